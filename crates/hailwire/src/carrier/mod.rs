@@ -24,11 +24,11 @@ pub(crate) mod cipher;
 pub(crate) mod congestion;
 mod early;
 pub mod h2;
-mod write_queues;
 pub mod mux;
 pub mod quic;
 pub mod tcp;
 mod unacknowledged;
+mod write_queues;
 pub mod ws;
 
 use std::sync::Arc;

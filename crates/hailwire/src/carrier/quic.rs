@@ -27,8 +27,8 @@ use super::{
     WriteError,
     budget::PeerAccount,
     early::{EngineHandle, FirstFlightStream},
-    write_queues::{WriteQueues, YIELDING_BYTES},
     unacknowledged::UnacknowledgedBytes,
+    write_queues::{WriteQueues, YIELDING_BYTES},
 };
 
 /// A QUIC connection between two nodes.
@@ -186,7 +186,7 @@ impl QuicConnection {
             writers: self.writers.clone(),
             kept: kept.clone(),
             ended: false,
-            lanes: self.queues.clone(),
+            queues: self.queues.clone(),
             priority: AtomicU8::new(priority as u8),
             written: 0,
         };
@@ -271,7 +271,7 @@ pub struct QuicSendStream {
     /// What was written before the handshake was complete.
     kept: Option<Arc<FirstFlightStream>>,
     ended: bool,
-    lanes: Arc<WriteQueues>,
+    queues: Arc<WriteQueues>,
     priority: AtomicU8,
     written: u64,
 }
@@ -315,14 +315,14 @@ impl QuicSendStream {
         self.writers.unsent.wrote(len);
         self.written += len as u64;
         let beginning = self.written <= YIELDING_BYTES;
-        let lanes = &self.lanes;
+        let queues = &self.queues;
         let mut write = pin!(self.inner.write_all_chunks(chunks));
         let mut waiting = None;
         poll_fn(|cx| {
-            ready!(lanes.poll_clear(priority, cx));
+            ready!(queues.poll_clear(priority, cx));
             let written = write.as_mut().poll(cx);
             if written.is_pending() && beginning && waiting.is_none() {
-                waiting = Some(lanes.wait(priority));
+                waiting = Some(queues.wait(priority));
             }
             written
         })

@@ -83,8 +83,8 @@ impl Drop for QueuedWrite<'_> {
     fn drop(&mut self) {
         let one = one(self.priority);
         let before = self.queues.waiting.fetch_sub(one, Ordering::SeqCst);
-        let lane = one * ((1 << COUNTER_BITS) - 1);
-        if before & lane == one {
+        let counter = one * ((1 << COUNTER_BITS) - 1);
+        if before & counter == one {
             let back = {
                 let mut back = self
                     .queues
@@ -122,15 +122,15 @@ mod tests {
 
     #[test]
     fn lower_lanes_stand_back_until_the_last_higher_write_is_through() {
-        let lanes = WriteQueues::default();
+        let queues = WriteQueues::default();
         let count = Arc::new(WakeCounter::default());
         let waker = Waker::from(count.clone());
         let cx = Context::from_waker(&waker);
-        let clear = |priority| lanes.poll_clear(priority, &cx).is_ready();
+        let clear = |priority| queues.poll_clear(priority, &cx).is_ready();
 
         assert!(Priority::ALL.into_iter().all(clear));
-        let first = lanes.wait(Priority::High);
-        let second = lanes.wait(Priority::High);
+        let first = queues.wait(Priority::High);
+        let second = queues.wait(Priority::High);
         assert!(!clear(Priority::Low) && !clear(Priority::Medium));
         assert!(clear(Priority::High) && clear(Priority::Critical));
         drop(first);
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert!(Priority::ALL.into_iter().all(clear));
 
-        let _critical = lanes.wait(Priority::Critical);
+        let _critical = queues.wait(Priority::Critical);
         assert!(!clear(Priority::High) && clear(Priority::Critical));
     }
 }

@@ -1,4 +1,4 @@
-//! The local door: the Unix socket to which the command line, SDKs and agents attach.
+//! The local dispatcher: the Unix socket to which the command line, SDKs and agents attach.
 //!
 //! The folder is closed to others (mode 0700), and the kernel's word on who is at the other end
 //! (`SO_PEERCRED`) is checked besides: this user, or root.
@@ -64,12 +64,12 @@ fn attach(node: &Arc<NodeInner>, stream: UnixStream) {
         connection.close(Code::ResourceExhausted, "this node takes no more programs");
         return;
     }
-    let door = Arc::new(NodeDispatcher {
+    let dispatcher = Arc::new(NodeDispatcher {
         node: node.clone(),
         origin: CallOrigin::Local,
         program: Some(program),
     });
-    let session = Session::start(connection, false, node.hello(), door);
+    let session = Session::start(connection, false, node.hello(), dispatcher);
     sessions.push(session.clone());
     drop(sessions);
     let node = node.clone();

@@ -17,11 +17,11 @@ use hailwire_wire::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    NodeInner, requested_dials, hubs, join,
+    NodeInner, hubs, join,
     join::{said_names, texts},
     listen, now_unix, offers,
     registry::MemberTarget,
-    resolve, router, sockets,
+    requested_dials, resolve, router, sockets,
     store::{TrustOrigin, TrustRow},
     trust::{NewPeer, store_status},
     tunnel,

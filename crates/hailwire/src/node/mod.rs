@@ -27,10 +27,10 @@
 
 mod accounts;
 mod additional;
-mod requested_dials;
+mod busy_polling;
 mod dial;
-mod early_sessions;
 mod dial_targets;
+mod early_sessions;
 mod hubs;
 mod join;
 mod listen;
@@ -41,10 +41,10 @@ mod offers;
 mod overlay;
 mod peers;
 mod registry;
+mod requested_dials;
 mod resolve;
 mod router;
 mod sockets;
-mod busy_polling;
 mod store;
 mod trust;
 mod tunnel;

@@ -20,8 +20,8 @@ use hailwire_wire::{NodeId, Status};
 use tokio::sync::watch;
 
 use super::{
-    accounts::PeerAccounts, requested_dials::RequestedDials, early_sessions::EarlySessions, offers::OfferLists,
-    tunnel::UntrustedPeers,
+    accounts::PeerAccounts, early_sessions::EarlySessions, offers::OfferLists,
+    requested_dials::RequestedDials, tunnel::UntrustedPeers,
 };
 use crate::{config::Carrier, session::Session};
 

@@ -23,9 +23,10 @@ use iroh::endpoint::IncomingAddr;
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
-    NodeInner, additional, requested_dials, dial, dial_targets, hubs, offers,
+    NodeInner, additional, dial, dial_targets, hubs, offers,
     overlay::{self, NodeAddresses},
     peers::ConnectStep,
+    requested_dials,
     router::NodeDispatcher,
     store::TrustRow,
 };
@@ -232,13 +233,13 @@ pub(super) fn start_session_as(
     connection: CarrierConnection,
     dialled: bool,
 ) -> Session {
-    let door = Arc::new(NodeDispatcher {
+    let dispatcher = Arc::new(NodeDispatcher {
         node: node.clone(),
         origin: CallOrigin::Peer(id),
         program: None,
     });
     let account = node.peers.accounts.of(id, node.trust.is_trusted(id));
-    Session::start_charged(connection, dialled, hello, door, Some(account))
+    Session::start_charged(connection, dialled, hello, dispatcher, Some(account))
 }
 
 /// Makes a greeted session of a trusted peer its tunnel, or one more connection of it where an

@@ -22,13 +22,13 @@ use tokio::{
 
 use crate::{
     carriers::{both, call, carrying, introduce, ping},
-    house::{House, serve_echo},
+    test_node::{TestNode, serve_echo},
 };
 
 const ALL: [Carrier; 3] = [Carrier::Quic, Carrier::H2, Carrier::Ws];
 
 /// Two nodes that know each other's addresses of both kinds.
-async fn met(far: &House, near: &House) {
+async fn met(far: &TestNode, near: &TestNode) {
     let (node, other) = (&far.node, &near.node);
     introduce(near, far, "far", &node.sockets(), &node.tcp_sockets()).await;
     introduce(far, near, "near", &other.sockets(), &other.tcp_sockets()).await;
@@ -36,8 +36,8 @@ async fn met(far: &House, near: &House) {
 
 /// An agent that answers with the carriers whose tunnels have a call in flight at its node, and with
 /// the carrier that its header names.
-async fn serve_which(house: &House) -> ServeHandle {
-    let client = house.client();
+async fn serve_which(host: &TestNode) -> ServeHandle {
+    let client = host.client();
     let which = move |request: Request| {
         let client = client.clone();
         async move {
@@ -55,12 +55,12 @@ async fn serve_which(house: &House) -> ServeHandle {
         }
     };
     let agent = Agent::new("which").unwrap();
-    house.client().serve(agent, which).await.unwrap()
+    host.client().serve(agent, which).await.unwrap()
 }
 
 /// Calls `which` over a carrier.
-async fn ask(house: &House, to: &str, carrier: Carrier) -> String {
-    let call = house.client().call(to).carrier(carrier);
+async fn ask(host: &TestNode, to: &str, carrier: Carrier) -> String {
+    let call = host.client().call(to).carrier(carrier);
     let bytes = call.send().await.unwrap().bytes(1000).await.unwrap();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
@@ -150,7 +150,7 @@ impl CountedDoor {
 
 #[tokio::test]
 async fn a_carrier_that_the_peer_does_not_have_is_said_with_what_to_do() {
-    let far = House::named("far").await;
+    let far = TestNode::named("far").await;
     let near = both("near", |_| {}).await;
     met(&far, &near).await;
     let _echo = serve_echo(&far.client(), "echo").await;

@@ -12,7 +12,7 @@ use hailwire_wire::{
 };
 use tokio::net::UnixStream;
 
-use crate::house::{House, call, serve_echo};
+use crate::test_node::{TestNode, call, serve_echo};
 
 /// More calls than an agent may fail before it counts as unwell.
 const CALLS: usize = 40;
@@ -41,10 +41,10 @@ fn half_a_call() -> Bytes {
 }
 
 /// A program that begins calls and ends them in its own way.
-async fn spoil(house: &House, end: End) {
+async fn spoil(host: &TestNode, end: End) {
     let mut connections = Vec::new();
     for _ in 0..CALLS {
-        let socket = UnixStream::connect(house.data().socket()).await.unwrap();
+        let socket = UnixStream::connect(host.data().socket()).await.unwrap();
         let connection = CarrierConnection::Mux(mux::MuxConnection::client(socket));
         let (mut send, mut recv) = connection.open(Priority::Medium).await.unwrap();
         send.write(half_a_call()).await.unwrap();
@@ -75,15 +75,15 @@ async fn callers_that_break_off_do_not_make_an_agent_unhealthy_for_others() {
             if embedded && matches!(end, End::Reset(_)) {
                 continue;
             }
-            let house = House::named("alice").await;
+            let host = TestNode::named("alice").await;
             let agent = if embedded {
-                house.client()
+                host.client()
             } else {
-                house.attach().await
+                host.attach().await
             };
             let _echo = serve_echo(&agent, "echo").await;
-            let honest = house.attach().await;
-            spoil(&house, end).await;
+            let honest = host.attach().await;
+            spoil(&host, end).await;
             for turn in 0..CALLS {
                 let answer = call(&honest, "echo", "x").await;
                 assert_eq!(answer.unwrap(), b"x", "{end:?}, call {turn}");

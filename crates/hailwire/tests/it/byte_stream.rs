@@ -8,11 +8,11 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::house::{House, PATIENCE, serve_echo};
+use crate::test_node::{PATIENCE, TestNode, serve_echo};
 
 #[tokio::test]
 async fn bytes_beyond_every_window_come_back_as_they_were_and_each_way_ends_by_itself() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let bob_side = bob.attach().await;
     let _echo = serve_echo(&bob_side, "echo").await;
     let all: Vec<u8> = (0..5_000_000_u32).map(|n| (n * 7 / 3) as u8).collect();
@@ -33,7 +33,7 @@ async fn bytes_beyond_every_window_come_back_as_they_were_and_each_way_ends_by_i
 
 #[tokio::test]
 async fn several_slices_are_written_in_their_order() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let _echo = serve_echo(&bob.client(), "echo").await;
     let client = alice.attach().await;
     let mut io = client.stream("echo@bob").open().await.unwrap().into_io();
@@ -50,7 +50,7 @@ async fn several_slices_are_written_in_their_order() {
 
 #[tokio::test]
 async fn a_deadline_ends_reading_in_time_and_says_why() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let _echo = serve_echo(&bob.client(), "echo").await;
     let client = alice.attach().await;
     let stream = client
@@ -92,7 +92,7 @@ async fn serve_two(
 
 #[tokio::test]
 async fn a_stream_that_is_dropped_is_given_up_and_one_that_is_shut_down_has_ended() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let (_two, mut told) = serve_two(&bob.client()).await;
     let client = alice.attach().await;
     for shut_down in [true, false] {

@@ -6,11 +6,11 @@ use hailwire::{Agent, Body, Code, Request, Response, Status};
 use hailwire_wire::limits;
 use tokio::sync::{Notify, oneshot};
 
-use crate::house::{House, PATIENCE, call, serve_echo};
+use crate::test_node::{PATIENCE, TestNode, call, serve_echo};
 
 #[tokio::test]
 async fn an_embedded_agent_is_called_by_name_from_another_node() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let _echo = serve_echo(&bob.client(), "echo").await;
     assert_eq!(
         call(&alice.client(), "echo@bob", "hail").await.unwrap(),
@@ -30,7 +30,7 @@ async fn an_embedded_agent_is_called_by_name_from_another_node() {
 
 #[tokio::test]
 async fn an_attached_agent_is_called_by_an_attached_program_through_two_nodes() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let (caller, callee) = tokio::join!(alice.attach(), bob.attach());
     let _echo = serve_echo(&callee, "echo").await;
     assert_eq!(call(&caller, "echo@bob", "hail").await.unwrap(), b"hail");
@@ -43,7 +43,7 @@ async fn an_attached_agent_is_called_by_an_attached_program_through_two_nodes() 
 
 #[tokio::test]
 async fn a_body_larger_than_every_window_is_answered_while_it_is_sent() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let _echo = serve_echo(&bob.client(), "echo").await;
     let large = vec![7_u8; 64_000_000];
     let client = alice.client();
@@ -54,7 +54,7 @@ async fn a_body_larger_than_every_window_is_answered_while_it_is_sent() {
 
 #[tokio::test]
 async fn an_answer_is_streamed_as_it_is_made() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let more = Arc::new(Notify::new());
     let told = more.clone();
     let count = move |_: Request| {
@@ -94,7 +94,7 @@ async fn an_answer_is_streamed_as_it_is_made() {
 
 #[tokio::test]
 async fn a_handlers_error_reaches_the_caller_whole() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let fail = |_: Request| async {
         Err(Status::new(Code::OutOfRange, "too far")
             .with_hint("stay")
@@ -123,7 +123,7 @@ async fn a_handlers_error_reaches_the_caller_whole() {
 
 #[tokio::test]
 async fn an_unknown_agent_and_an_unknown_node_are_told_apart() {
-    let (alice, _bob) = House::pair().await;
+    let (alice, _bob) = TestNode::pair().await;
     let agent = call(&alice.client(), "nobody@bob", "").await.unwrap_err();
     assert_eq!(
         (agent.code, agent.message.as_str()),
@@ -145,7 +145,7 @@ async fn an_unknown_agent_and_an_unknown_node_are_told_apart() {
 
 /// An agent that never answers and tells when its future is dropped.
 async fn serve_hang(
-    house: &House,
+    host: &TestNode,
 ) -> (
     hailwire::ServeHandle,
     hailwire::Client,
@@ -164,7 +164,7 @@ async fn serve_hang(
             std::future::pending().await
         }
     };
-    let client = house.attach().await;
+    let client = host.attach().await;
     let serving = client
         .serve(Agent::new("hang").unwrap(), hang)
         .await
@@ -174,7 +174,7 @@ async fn serve_hang(
 
 #[tokio::test]
 async fn a_cancel_reaches_the_handler_through_two_nodes() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let (_serving, _client, dropped, started) = serve_hang(&bob).await;
     let caller = alice.attach().await;
     let call = tokio::spawn(async move { caller.call("hang@bob").send().await.map(drop) });
@@ -189,7 +189,7 @@ async fn a_cancel_reaches_the_handler_through_two_nodes() {
 
 #[tokio::test]
 async fn a_deadline_holds_on_both_ends() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let (_serving, _client, dropped, _started) = serve_hang(&bob).await;
     let caller = alice.attach().await;
     let begun = std::time::Instant::now();
@@ -210,7 +210,7 @@ async fn a_deadline_holds_on_both_ends() {
 
 #[tokio::test]
 async fn a_one_way_send_is_acknowledged() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let (tell, told) = oneshot::channel();
     let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
     let take = move |mut request: Request| {
@@ -241,7 +241,7 @@ async fn a_one_way_send_is_acknowledged() {
 
 #[tokio::test]
 async fn a_message_past_its_bound_is_refused_even_if_its_agent_does_not_mind() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let take = |mut request: Request| async move {
         while let Ok(Some(_)) = request.body_mut().chunk().await {}
         Ok(Response::default())
@@ -258,7 +258,7 @@ async fn a_message_past_its_bound_is_refused_even_if_its_agent_does_not_mind() {
 
 #[tokio::test]
 async fn a_raw_stream_carries_bytes_both_ways_at_once() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let bob_side = bob.attach().await;
     let _echo = serve_echo(&bob_side, "echo").await;
     let mut stream = alice
@@ -278,7 +278,7 @@ async fn a_raw_stream_carries_bytes_both_ways_at_once() {
 
 #[tokio::test]
 async fn a_thousand_calls_at_once_are_all_answered() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let bob_side = bob.attach().await;
     let _echo = serve_echo(&bob_side, "echo").await;
     let caller = alice.attach().await;
@@ -300,7 +300,7 @@ async fn a_thousand_calls_at_once_are_all_answered() {
 
 #[tokio::test]
 async fn a_raw_stream_brings_its_media_type_and_its_key() {
-    let alice = House::named("alice").await;
+    let alice = TestNode::named("alice").await;
     let tell = |request: Request| async move {
         let header = request.header();
         let told = format!("{} {}", header.content_type, header.idempotency_key);
@@ -316,7 +316,7 @@ async fn a_raw_stream_brings_its_media_type_and_its_key() {
 
 #[tokio::test]
 async fn a_raw_stream_is_accepted_before_its_agent_answers() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let bob_side = bob.attach().await;
     let whole = |mut request: Request| async move {
         Ok(Response::new(request.body_mut().bytes(100).await?))

@@ -12,14 +12,14 @@ use hailwire::{
 use tokio::sync::Notify;
 
 use crate::{
-    house::{self, House, PATIENCE, serve_echo},
+    test_node::{self, PATIENCE, TestNode, serve_echo},
     wire::Wire,
 };
 
 /// A node on loopback that listens on TCP too.
-pub(crate) async fn both(name: &str, change: impl FnOnce(&mut Config)) -> House {
+pub(crate) async fn both(name: &str, change: impl FnOnce(&mut Config)) -> TestNode {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = house::config(name);
+    let mut config = test_node::config(name);
     config.listen.tcp = vec![(Ipv4Addr::LOCALHOST, 0).into()];
     change(&mut config);
     let node = Node::builder()
@@ -28,21 +28,21 @@ pub(crate) async fn both(name: &str, change: impl FnOnce(&mut Config)) -> House 
         .start()
         .await
         .unwrap();
-    House { node, dir }
+    TestNode { node, dir }
 }
 
 /// A node on the near side of a [`Wire`].
-async fn near_of_wire() -> House {
+async fn near_of_wire() -> TestNode {
     both("near", |config| {
         config.listen.udp = vec![(Ipv6Addr::LOCALHOST, 0).into()];
     })
     .await
 }
 
-/// Lets `house` trust `other` and find it at these addresses.
+/// Lets `host` trust `other` and find it at these addresses.
 pub(crate) async fn introduce(
-    house: &House,
-    other: &House,
+    host: &TestNode,
+    other: &TestNode,
     name: &str,
     udp: &[SocketAddr],
     tcp: &[SocketAddr],
@@ -56,17 +56,17 @@ pub(crate) async fn introduce(
         addresses: texts(udp),
         tcp: texts(tcp),
     };
-    let _: admin::TrustedPeer = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
+    let _: admin::TrustedPeer = host.client().admin(method::TRUST_ADD, &add).await.unwrap();
 }
 
 /// Calls and reads the answer as text.
 pub(crate) async fn call(client: &Client, to: &str, body: &'static str) -> Result<String, Status> {
-    let bytes = house::call(client, to, body).await?;
+    let bytes = test_node::call(client, to, body).await?;
     Ok(String::from_utf8(bytes).unwrap())
 }
 
 pub(crate) async fn ping(
-    house: &House,
+    host: &TestNode,
     who: &str,
     carrier: &str,
 ) -> Result<admin::PingAnswer, Status> {
@@ -74,12 +74,12 @@ pub(crate) async fn ping(
         who: who.into(),
         carrier: carrier.into(),
     };
-    house.client().admin(method::PING, &ping).await
+    host.client().admin(method::PING, &ping).await
 }
 
 /// The carrier that takes new calls, and why.
-pub(crate) async fn carrying(house: &House) -> (String, String) {
-    let status = house.status().await;
+pub(crate) async fn carrying(host: &TestNode) -> (String, String) {
+    let status = host.status().await;
     let tunnel = status.tunnels.into_iter().find(|tunnel| tunnel.carries);
     tunnel.map_or_else(Default::default, |tunnel| (tunnel.carrier, tunnel.why))
 }
@@ -105,8 +105,8 @@ async fn joined_and_called(fixed: Carrier) {
         call(&far.client(), "echo@near", "back").await.unwrap(),
         "back"
     );
-    for house in [&near, &far] {
-        let (carrier, why) = carrying(house).await;
+    for host in [&near, &far] {
+        let (carrier, why) = carrying(host).await;
         assert_eq!(
             (carrier.as_str(), why.as_str()),
             (fixed.name(), "configured")
@@ -259,7 +259,7 @@ async fn calls_move_to_tcp_when_udp_loses_many_packets() {
 }
 
 /// Ends the tunnel to `far` on this side, which remembers the TLS session.
-async fn forget_tunnel(near: &House, far: &House, wire: &Wire) {
+async fn forget_tunnel(near: &TestNode, far: &TestNode, wire: &Wire) {
     let who = admin::PeerSelector { who: "far".into() };
     // An answer may come before the tunnel is up.
     while near.status().await.tunnels.is_empty() {
@@ -270,8 +270,8 @@ async fn forget_tunnel(near: &House, far: &House, wire: &Wire) {
         .admin(method::TRUST_REMOVE, &who)
         .await
         .unwrap();
-    for house in [near, far] {
-        while !house.status().await.tunnels.is_empty() {
+    for host in [near, far] {
+        while !host.status().await.tunnels.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -353,10 +353,10 @@ async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
 }
 
 /// Waits until a carrier takes new calls.
-async fn until(house: &House, carrier: &str) {
+async fn until(host: &TestNode, carrier: &str) {
     let start = Instant::now();
     loop {
-        let (now, why) = carrying(house).await;
+        let (now, why) = carrying(host).await;
         if now == carrier {
             return;
         }

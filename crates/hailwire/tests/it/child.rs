@@ -11,7 +11,7 @@ use std::{
 
 use hailwire::{Agent, Body, Client, DataDir, Request, Response};
 
-use crate::house;
+use crate::test_node;
 
 const ROLE: &str = "HAIL_TEST_ROLE";
 const DIR: &str = "HAIL_TEST_DIR";
@@ -144,17 +144,17 @@ async fn play(role: Role) {
     match role {
         Role::Node => {
             let name = std::env::var(NAME).unwrap();
-            let _node = house::start(Path::new(&dir), &name).await.unwrap();
+            let _node = test_node::start(Path::new(&dir), &name).await.unwrap();
             println!("{MARK}ready");
             std::future::pending::<()>().await;
         }
         Role::TcpNode => {
             let name = std::env::var(NAME).unwrap();
-            let mut config = house::config(&name);
+            let mut config = test_node::config(&name);
             config.listen.tcp = vec![([127, 0, 0, 1], 0).into()];
             let builder = hailwire::Node::builder().data_dir(data).config(config);
             let node = builder.start().await.unwrap();
-            let _echo = house::serve_echo(&node.client(), "echo").await;
+            let _echo = test_node::serve_echo(&node.client(), "echo").await;
             println!("{MARK}ready");
             std::future::pending::<()>().await;
         }

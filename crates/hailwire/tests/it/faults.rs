@@ -11,8 +11,8 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::{
     child::{Helper, Role},
-    house::{self, House, PATIENCE, call, serve_echo},
     port,
+    test_node::{self, PATIENCE, TestNode, call, serve_echo},
 };
 
 /// Far below every deadline in use here, and long enough for a busy machine.
@@ -56,7 +56,7 @@ async fn serve_half(client: &Client) -> (hailwire::ServeHandle, Arc<Notify>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_killed_in_mid_answer_is_unavailable_at_once_here_and_on_another_node() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let mut agent = Helper::start(Role::HalfAgent, bob.dir.path(), "");
     let near = begun(&bob.attach().await, "half").await;
     let embedded = begun(&bob.client(), "half").await;
@@ -79,17 +79,17 @@ async fn a_killed_node_fails_its_calls_in_time_and_comes_back_as_it_was() {
     let Some(port) = port::reserve() else {
         return skipped("the system gives away every UDP port");
     };
-    let alice = House::named("alice").await;
+    let alice = TestNode::named("alice").await;
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::new(dir.path());
-    house::was_at(dir.path(), "bob", port.address).await;
+    test_node::was_at(dir.path(), "bob", port.address).await;
     let mut node = Helper::start(Role::Node, dir.path(), "bob");
     let bob = Client::attach(&data).await.unwrap();
-    house::join(&bob, &alice.invite(1, &[]).await)
+    test_node::join(&bob, &alice.invite(1, &[]).await)
         .await
         .unwrap();
     let (_half, _end) = serve_half(&bob).await;
-    let before = house::status(&bob).await;
+    let before = test_node::status(&bob).await;
     let near = begun(&Client::attach(&data).await.unwrap(), "half").await;
     let far = begun(&alice.client(), "half@bob").await;
 
@@ -105,7 +105,7 @@ async fn a_killed_node_fails_its_calls_in_time_and_comes_back_as_it_was() {
 
     let _node = Helper::start(Role::Node, dir.path(), "bob");
     let bob = Client::attach(&data).await.unwrap();
-    let after = house::status(&bob).await;
+    let after = test_node::status(&bob).await;
     assert_eq!((after.id, &after.name), (before.id, &before.name));
     assert_eq!(after.sockets, before.sockets);
     assert_eq!(after.sockets, [port.address.to_string()]);
@@ -120,12 +120,12 @@ async fn a_ping_finds_a_peer_again_that_was_killed_and_is_back() {
     let Some(port) = port::reserve() else {
         return skipped("the system gives away every UDP port");
     };
-    let alice = House::named("alice").await;
+    let alice = TestNode::named("alice").await;
     let dir = tempfile::tempdir().unwrap();
-    house::was_at(dir.path(), "bob", port.address).await;
+    test_node::was_at(dir.path(), "bob", port.address).await;
     let mut node = Helper::start(Role::Node, dir.path(), "bob");
     let bob = Client::attach(&DataDir::new(dir.path())).await.unwrap();
-    house::join(&bob, &alice.invite(1, &[]).await)
+    test_node::join(&bob, &alice.invite(1, &[]).await)
         .await
         .unwrap();
     let ping = hailwire::admin::PingRequest {
@@ -148,13 +148,14 @@ async fn a_ping_finds_a_peer_again_that_was_killed_and_is_back() {
 
 #[tokio::test]
 async fn a_second_node_on_one_folder_is_refused_with_the_first_ones_process_id() {
-    let house = House::named("alice").await;
-    let error = house::start(house.dir.path(), "alice").await.unwrap_err();
+    let host = TestNode::named("alice").await;
+    let error = test_node::start(host.dir.path(), "alice")
+        .await
+        .unwrap_err();
     let pid = std::process::id().to_string();
     assert!(error.to_string().contains(&pid), "{error}");
     assert!(
-        house
-            .attach()
+        host.attach()
             .await
             .admin::<_, hailwire::admin::NodeStatus>("status", &())
             .await
@@ -164,7 +165,7 @@ async fn a_second_node_on_one_folder_is_refused_with_the_first_ones_process_id()
 
 #[tokio::test]
 async fn a_handler_that_panics_is_an_internal_error_to_its_caller_and_to_nobody_else() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let attached = bob.attach().await;
     for client in [&attached, &bob.client()] {
         let panics = |request: Request| async move {
@@ -190,7 +191,7 @@ async fn a_handler_that_panics_is_an_internal_error_to_its_caller_and_to_nobody_
 
 #[tokio::test]
 async fn dropping_an_answer_in_mid_stream_stops_the_far_writer() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let (stopped, mut was_stopped) = mpsc::channel(1);
     let endless = move |_: Request| {
         let stopped = stopped.clone();
@@ -220,7 +221,7 @@ async fn dropping_an_answer_in_mid_stream_stops_the_far_writer() {
 
 #[tokio::test]
 async fn a_deadline_ends_a_raw_stream_too() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let _echo = serve_echo(&bob.attach().await, "echo").await;
     let bob_side = bob.attach().await;
     let _kept = serve_echo(&bob_side, "echo").await;
@@ -235,7 +236,7 @@ async fn a_deadline_ends_a_raw_stream_too() {
 
 #[tokio::test]
 async fn a_node_that_leaves_lets_calls_finish_and_takes_no_new_ones() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let (_half, end) = serve_half(&bob.client()).await;
     let _echo = serve_echo(&bob.client(), "echo").await;
     let program = bob.attach().await;

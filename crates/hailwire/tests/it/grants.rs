@@ -2,11 +2,11 @@
 
 use hailwire::{Agent, Code, Request, Response, ServeHandle, admin, admin::method};
 
-use crate::house::{House, call, serve_echo};
+use crate::test_node::{TestNode, call, serve_echo};
 
 async fn trust_add(
-    house: &House,
-    other: &House,
+    host: &TestNode,
+    other: &TestNode,
     allow: &[&str],
     offer: &[&str],
 ) -> admin::TrustedPeer {
@@ -19,44 +19,44 @@ async fn trust_add(
         addresses: Vec::new(),
         tcp: Vec::new(),
     };
-    house.client().admin(method::TRUST_ADD, &add).await.unwrap()
+    host.client().admin(method::TRUST_ADD, &add).await.unwrap()
 }
 
-/// What `other` may call at `house`; no name stands for all.
-async fn may_call(house: &House, other: &House) -> Vec<String> {
+/// What `other` may call at `host`; no name stands for all.
+async fn may_call(host: &TestNode, other: &TestNode) -> Vec<String> {
     let trusted: Vec<admin::TrustedPeer> =
-        house.client().admin(method::TRUST_LIST, &()).await.unwrap();
+        host.client().admin(method::TRUST_LIST, &()).await.unwrap();
     let row = trusted.into_iter().find(|row| row.id == other.node.id());
     row.unwrap().allow
 }
 
 /// Joins with this node's user saying what the other may call.
-async fn join_allowing(house: &House, ticket: String, allow: &[&str]) -> Vec<String> {
+async fn join_allowing(host: &TestNode, ticket: String, allow: &[&str]) -> Vec<String> {
     let join = admin::JoinRequest {
         ticket,
         allow: allow.iter().map(ToString::to_string).collect(),
         ..admin::JoinRequest::default()
     };
-    match house.client().admin(method::JOIN, &join).await.unwrap() {
+    match host.client().admin(method::JOIN, &join).await.unwrap() {
         admin::JoinAnswer::Node { allow, .. } => allow,
         admin::JoinAnswer::Hub { .. } => panic!("joined a hub"),
     }
 }
 
 /// An agent that says whose it is.
-async fn serve_named(house: &House, agent: &str, whose: &'static str) -> ServeHandle {
+async fn serve_named(host: &TestNode, agent: &str, whose: &'static str) -> ServeHandle {
     let answer = move |_: Request| async move { Ok(Response::new(whose)) };
     let agent = Agent::new(agent).unwrap();
-    house.client().serve(agent, answer).await.unwrap()
+    host.client().serve(agent, answer).await.unwrap()
 }
 
-/// Waits until a house knows of an agent at a peer; gives which calls without a node it gets.
-async fn bare(house: &House, agent: &str, at: &House) -> admin::BareCalls {
+/// Waits until a host knows of an agent at a peer; gives which calls without a node it gets.
+async fn bare(host: &TestNode, agent: &str, at: &TestNode) -> admin::BareCalls {
     let find = async {
         loop {
             let query = admin::AgentsQuery::default();
             let rows: Vec<admin::AgentRow> =
-                house.client().admin(method::AGENTS, &query).await.unwrap();
+                host.client().admin(method::AGENTS, &query).await.unwrap();
             let wanted = |row: &admin::AgentRow| row.name == agent && row.node == at.node.id();
             if let Some(row) = rows.into_iter().find(wanted) {
                 return row.bare;
@@ -64,14 +64,14 @@ async fn bare(house: &House, agent: &str, at: &House) -> admin::BareCalls {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(crate::house::PATIENCE, find)
+    tokio::time::timeout(crate::test_node::PATIENCE, find)
         .await
         .unwrap()
 }
 
 #[tokio::test]
 async fn joining_keeps_a_narrower_grant_and_says_so_and_only_a_user_widens_it() {
-    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
+    let (alice, bob) = tokio::join!(TestNode::named("alice"), TestNode::named("bob"));
     trust_add(&alice, &bob, &["echo"], &[]).await;
     let _echo = serve_echo(&alice.client(), "echo").await;
     let _shut = serve_echo(&alice.client(), "shut").await;
@@ -97,7 +97,7 @@ async fn joining_keeps_a_narrower_grant_and_says_so_and_only_a_user_widens_it() 
 
 #[tokio::test]
 async fn a_joiner_that_may_not_call_everything_takes_no_call_that_does_not_name_it() {
-    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
+    let (alice, bob) = tokio::join!(TestNode::named("alice"), TestNode::named("bob"));
     let _theirs = serve_named(&bob, "grep", "bob's").await;
     bob.join(&alice.invite(1, &["nothing"]).await)
         .await
@@ -110,7 +110,7 @@ async fn a_joiner_that_may_not_call_everything_takes_no_call_that_does_not_name_
         b"bob's"
     );
     // Beside one of this user's own it takes none either.
-    let carol = House::named("carol").await;
+    let carol = TestNode::named("carol").await;
     let _own = serve_named(&carol, "grep", "carol's").await;
     carol.join(&alice.invite(1, &[]).await).await.unwrap();
     assert_eq!(bare(&alice, "grep", &carol).await, admin::BareCalls::First);
@@ -133,8 +133,8 @@ async fn a_joiner_that_may_not_call_everything_takes_no_call_that_does_not_name_
 
 #[tokio::test]
 async fn a_name_that_this_user_gave_goes_to_no_joiner_that_calls_itself_so() {
-    let (alice, bank) = tokio::join!(House::named("alice"), House::named("real"));
-    let thief = House::named("bank").await;
+    let (alice, bank) = tokio::join!(TestNode::named("alice"), TestNode::named("real"));
+    let thief = TestNode::named("bank").await;
     let _theirs = serve_named(&thief, "pay", "the thief's").await;
     let _real = serve_named(&bank, "pay", "the bank's").await;
     // First come, and then named by this user all the same.

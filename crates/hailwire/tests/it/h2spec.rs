@@ -15,7 +15,7 @@ use hailwire::{DataDir, Node, admin, admin::method};
 use crate::{
     fixtures::identity,
     h2_bridge::{self, Bridge},
-    house::config,
+    test_node::config,
 };
 
 /// Cases that fail at a path where nothing is, and why that is as it should be.

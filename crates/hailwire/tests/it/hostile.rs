@@ -22,7 +22,7 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::house::{House, PATIENCE, serve_echo};
+use crate::test_node::{PATIENCE, TestNode, serve_echo};
 
 /// A call that goes on while others misbehave, and must end well.
 struct Bystander {
@@ -68,8 +68,8 @@ impl Bystander {
 }
 
 /// What a node writes to one who sends it `bytes`, until it ends the connection.
-async fn answer_to(house: &House, bytes: &[u8]) -> Vec<u8> {
-    let mut socket = UnixStream::connect(house.data().socket()).await.unwrap();
+async fn answer_to(host: &TestNode, bytes: &[u8]) -> Vec<u8> {
+    let mut socket = UnixStream::connect(host.data().socket()).await.unwrap();
     // The node may hang up before everything is written.
     let _ = socket.write_all(bytes).await;
     let _ = socket.shutdown().await;
@@ -94,15 +94,15 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn noise_on_the_local_socket_ends_that_connection_alone() {
-    let house = House::named("alice").await;
-    let bystander = Bystander::call(&house.client(), house.attach().await, "wait").await;
+    let host = TestNode::named("alice").await;
+    let bystander = Bystander::call(&host.client(), host.attach().await, "wait").await;
     for seed in 1..50 {
-        let answer = answer_to(&house, &noise(seed, 20_000)).await;
+        let answer = answer_to(&host, &noise(seed, 20_000)).await;
         assert_eq!(answer, preface(MuxRole::Server), "noise was answered");
         // The same behind a preface that is in order.
         let mut bytes = preface(MuxRole::Client).to_vec();
         bytes.extend(noise(seed, 200_000));
-        let answer = answer_to(&house, &bytes).await;
+        let answer = answer_to(&host, &bytes).await;
         assert!(answer.starts_with(&preface(MuxRole::Server)));
     }
     bystander.ends_well().await;
@@ -110,19 +110,19 @@ async fn noise_on_the_local_socket_ends_that_connection_alone() {
 
 #[tokio::test]
 async fn another_major_version_of_the_multiplexer_is_refused_and_told_this_one() {
-    let house = House::named("alice").await;
+    let host = TestNode::named("alice").await;
     let mut other = preface(MuxRole::Client);
     other[8] = 9;
-    assert_eq!(answer_to(&house, &other).await, preface(MuxRole::Server));
+    assert_eq!(answer_to(&host, &other).await, preface(MuxRole::Server));
 }
 
 #[tokio::test]
 async fn an_oversized_length_is_answered_with_a_reason() {
-    let house = House::named("alice").await;
+    let host = TestNode::named("alice").await;
     let mut bytes = preface(MuxRole::Client).to_vec();
     // DATA on stream 1, of 65,535 bytes.
     bytes.extend([0x01, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1]);
-    let answer = answer_to(&house, &bytes).await;
+    let answer = answer_to(&host, &bytes).await;
     let close = &answer[PREFACE..];
     assert_eq!(close[0], 0x09, "a CLOSE frame");
     let reason = String::from_utf8_lossy(&close[12 + 4..]);
@@ -150,21 +150,21 @@ impl Way {
 
 impl Guest {
     /// Connects, as a trusted peer where it is by a tunnel.
-    pub(crate) async fn of(house: &House, way: Way) -> Self {
+    pub(crate) async fn of(host: &TestNode, way: Way) -> Self {
         match way {
             Way::Socket => {
-                let socket = UnixStream::connect(house.data().socket()).await.unwrap();
+                let socket = UnixStream::connect(host.data().socket()).await.unwrap();
                 Self {
                     connection: CarrierConnection::Mux(mux::MuxConnection::client(socket)),
                     quic: None,
                     endpoint: None,
                 }
             }
-            Way::Tunnel => Self::by_tunnel(house, true).await,
+            Way::Tunnel => Self::by_tunnel(host, true).await,
         }
     }
 
-    pub(crate) async fn by_tunnel(house: &House, trusted: bool) -> Self {
+    pub(crate) async fn by_tunnel(host: &TestNode, trusted: bool) -> Self {
         let endpoint = Endpoint::builder(presets::Minimal)
             .relay_mode(RelayMode::Custom(RelayMap::empty()))
             .clear_ip_transports()
@@ -182,11 +182,10 @@ impl Guest {
             tcp: Vec::new(),
         };
         if trusted {
-            let _: admin::TrustedPeer =
-                house.client().admin(method::TRUST_ADD, &add).await.unwrap();
+            let _: admin::TrustedPeer = host.client().admin(method::TRUST_ADD, &add).await.unwrap();
         }
-        let id = iroh::EndpointId::from_bytes(house.node.id().as_bytes()).unwrap();
-        let sockets = house.node.sockets().into_iter().map(|mut socket| {
+        let id = iroh::EndpointId::from_bytes(host.node.id().as_bytes()).unwrap();
+        let sockets = host.node.sockets().into_iter().map(|mut socket| {
             if socket.ip().is_unspecified() {
                 socket.set_ip([127, 0, 0, 1].into());
             }
@@ -266,9 +265,9 @@ pub(crate) fn frame_of(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn versions_without_a_common_one_are_refused_with_both() {
-    let house = House::named("alice").await;
+    let host = TestNode::named("alice").await;
     for way in Way::BOTH {
-        let guest = Guest::of(&house, way).await;
+        let guest = Guest::of(&host, way).await;
         let _control = guest.greet(vec![9]).await;
         let ConnectionError::Closed { code, reason } = guest.connection.closed().await else {
             panic!("it was not closed");
@@ -281,9 +280,9 @@ async fn versions_without_a_common_one_are_refused_with_both() {
 
 #[tokio::test]
 async fn bad_streams_are_refused_one_by_one_and_their_connection_goes_on() {
-    let (alice, house) = House::pair().await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let bystander = Bystander::call(&house.client(), alice.client(), "wait@bob").await;
+    let (alice, host) = TestNode::pair().await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let bystander = Bystander::call(&host.client(), alice.client(), "wait@bob").await;
     let call = |to: &str| {
         let header = CallHeader {
             to: to.to_owned(),
@@ -292,7 +291,7 @@ async fn bad_streams_are_refused_one_by_one_and_their_connection_goes_on() {
         frame_of(FrameKind::CALL, &header::encode(&header))
     };
     for way in Way::BOTH {
-        let guest = Guest::of(&house, way).await;
+        let guest = Guest::of(&host, way).await;
         let _control = guest.greet(vec![VERSION.into()]).await;
 
         // A header that is none, one past its bound, one cut short, a kind nobody knows.
@@ -321,10 +320,10 @@ async fn bad_streams_are_refused_one_by_one_and_their_connection_goes_on() {
 
 #[tokio::test]
 async fn unidirectional_streams_are_stopped_one_by_one_and_their_tunnel_lives() {
-    let (alice, house) = House::pair().await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let bystander = Bystander::call(&house.client(), alice.client(), "wait@bob").await;
-    let guest = Guest::of(&house, Way::Tunnel).await;
+    let (alice, host) = TestNode::pair().await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let bystander = Bystander::call(&host.client(), alice.client(), "wait@bob").await;
+    let guest = Guest::of(&host, Way::Tunnel).await;
     let _control = guest.greet(vec![VERSION.into()]).await;
     let quic = guest.quic.as_ref().unwrap();
     let most = hailwire::config::QuicSettings::default().uni_streams as usize;
@@ -355,8 +354,8 @@ async fn unidirectional_streams_are_stopped_one_by_one_and_their_tunnel_lives() 
 
 #[tokio::test]
 async fn a_stranger_may_open_no_unidirectional_stream() {
-    let house = House::named("alice").await;
-    let guest = Guest::by_tunnel(&house, false).await;
+    let host = TestNode::named("alice").await;
+    let guest = Guest::by_tunnel(&host, false).await;
     let _control = guest.greet(vec![VERSION.into()]).await;
     let header = CallHeader {
         to: "echo".to_owned(),
@@ -372,9 +371,9 @@ async fn a_stranger_may_open_no_unidirectional_stream() {
 
 #[tokio::test]
 async fn a_second_greeting_ends_the_connection() {
-    let house = House::named("alice").await;
+    let host = TestNode::named("alice").await;
     for way in Way::BOTH {
-        let guest = Guest::of(&house, way).await;
+        let guest = Guest::of(&host, way).await;
         let _first = guest.greet(vec![VERSION.into()]).await;
         let _second = guest.greet(vec![VERSION.into()]).await;
         let why = guest.connection.closed().await;
@@ -393,7 +392,7 @@ async fn a_second_greeting_ends_the_connection() {
 
 #[tokio::test]
 async fn an_offer_past_a_bound_ends_the_connection_and_says_which() {
-    let house = House::named("alice").await;
+    let host = TestNode::named("alice").await;
     let offer = || AgentOffer {
         name: "grep".parse().unwrap(),
         description: String::new(),
@@ -419,7 +418,7 @@ async fn an_offer_past_a_bound_ends_the_connection_and_says_which() {
         (vec![versioned], "version"),
         (many, "1024"),
     ] {
-        let guest = Guest::of(&house, Way::Tunnel).await;
+        let guest = Guest::of(&host, Way::Tunnel).await;
         let (mut control, _recv) = guest.greet(vec![VERSION.into()]).await;
         let offers = frame_of(
             FrameKind::OFFERS,
@@ -440,11 +439,11 @@ async fn an_offer_past_a_bound_ends_the_connection_and_says_which() {
 
 #[tokio::test]
 async fn whoever_says_nothing_is_let_go_after_ten_seconds() {
-    let house = House::named("alice").await;
-    let bystander = Bystander::call(&house.client(), house.attach().await, "wait").await;
+    let host = TestNode::named("alice").await;
+    let bystander = Bystander::call(&host.client(), host.attach().await, "wait").await;
     let mut silent = tokio::task::JoinSet::new();
     for way in Way::BOTH {
-        let mute = Guest::of(&house, way).await;
+        let mute = Guest::of(&host, way).await;
         silent.spawn(async move {
             let guest = mute;
             let why = guest.connection.closed().await;
@@ -453,7 +452,7 @@ async fn whoever_says_nothing_is_let_go_after_ten_seconds() {
                 "{way:?} {why:?}"
             );
         });
-        let stuttering = Guest::of(&house, way).await;
+        let stuttering = Guest::of(&host, way).await;
         silent.spawn(async move {
             let guest = stuttering;
             let _control = guest.greet(vec![VERSION.into()]).await;
@@ -466,7 +465,7 @@ async fn whoever_says_nothing_is_let_go_after_ten_seconds() {
         });
     }
     // A program that connects and does not even write a preface.
-    let bare = UnixStream::connect(house.data().socket()).await.unwrap();
+    let bare = UnixStream::connect(host.data().socket()).await.unwrap();
     silent.spawn(async move {
         let mut bare = bare;
         let _ = bare.read_to_end(&mut Vec::new()).await;
@@ -484,7 +483,7 @@ async fn whoever_says_nothing_is_let_go_after_ten_seconds() {
 
 #[tokio::test]
 async fn a_body_that_nobody_reads_stops_its_writer() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let (tell, mut told) = tokio::sync::mpsc::channel::<Request>(1);
     let keep = move |request: Request| {
         let tell = tell.clone();
@@ -513,7 +512,9 @@ async fn a_body_that_nobody_reads_stops_its_writer() {
         };
         let others = async {
             for _ in 0..10 {
-                crate::house::call(&caller, "echo@bob", "x").await.unwrap();
+                crate::test_node::call(&caller, "echo@bob", "x")
+                    .await
+                    .unwrap();
             }
             false
         };

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     hostile::{Guest, Way, frame_of},
-    house::House,
+    test_node::TestNode,
 };
 
 /// What a handler was told of its callers.
@@ -26,7 +26,7 @@ struct Written<'a> {
 }
 
 /// An agent of an embedded program and one of an attached program that note who calls.
-async fn witnesses(house: &House, seen: &Seen) -> [ServeHandle; 2] {
+async fn witnesses(host: &TestNode, seen: &Seen) -> [ServeHandle; 2] {
     let note = |seen: Seen| {
         move |request: Request| {
             let from = request.header().from.agent.clone();
@@ -35,7 +35,7 @@ async fn witnesses(house: &House, seen: &Seen) -> [ServeHandle; 2] {
         }
     };
     let agent = |name: &str| Agent::new(name).unwrap();
-    let (inside, beside) = (house.client(), house.attach().await);
+    let (inside, beside) = (host.client(), host.attach().await);
     let inside = inside.serve(agent("inside"), note(seen.clone())).await;
     let beside = beside.serve(agent("beside"), note(seen.clone())).await;
     [inside.unwrap(), beside.unwrap()]
@@ -43,16 +43,16 @@ async fn witnesses(house: &House, seen: &Seen) -> [ServeHandle; 2] {
 
 #[tokio::test]
 async fn a_peer_never_passes_for_a_caller_of_this_machine() {
-    let house = House::named("alice").await;
+    let host = TestNode::named("alice").await;
     let seen = Seen::default();
-    let _serving = witnesses(&house, &seen).await;
+    let _serving = witnesses(&host, &seen).await;
     let key = NodeId::from_bytes([7; 32]).to_string();
     let forged = [
         "admin@".to_owned(),
         "@".to_owned(),
         "admin@@".to_owned(),
         "admin@alice".to_owned(),
-        format!("admin@{}", house.node.id()),
+        format!("admin@{}", host.node.id()),
         format!("admin@{key}"),
         format!("@{key}"),
         format!("admin@{}", &key[1..]),
@@ -61,7 +61,7 @@ async fn a_peer_never_passes_for_a_caller_of_this_machine() {
         "a".repeat(65),
     ];
     for way in Way::BOTH {
-        let guest = Guest::of(&house, way).await;
+        let guest = Guest::of(&host, way).await;
         let _control = guest.greet(vec![VERSION.into()]).await;
         for kind in [FrameKind::CALL, FrameKind::SEND, FrameKind::STREAM] {
             for to in ["inside", "beside"] {
@@ -90,8 +90,8 @@ async fn a_peer_never_passes_for_a_caller_of_this_machine() {
 
 #[tokio::test]
 async fn a_peer_registers_no_agent() {
-    let house = House::named("alice").await;
-    let guest = Guest::of(&house, Way::Tunnel).await;
+    let host = TestNode::named("alice").await;
+    let guest = Guest::of(&host, Way::Tunnel).await;
     let _control = guest.greet(vec![VERSION.into()]).await;
     let register = RegisterHeader {
         name: "grep".parse().unwrap(),

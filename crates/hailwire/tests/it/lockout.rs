@@ -13,30 +13,30 @@ use tokio::{net::TcpStream, time::timeout};
 
 use crate::{
     fixtures::identity,
-    house::{self, House, PATIENCE, call, serve_echo},
     initial::{Initial, client_hello, crypto},
     packet::{PING, answer, forge_until_retry, node_of, stranger},
+    test_node::{self, PATIENCE, TestNode, call, serve_echo},
 };
 
 /// A node that listens on TCP too.
-async fn with_tcp() -> House {
-    let mut config = house::config("alice");
+async fn with_tcp() -> TestNode {
+    let mut config = test_node::config("alice");
     config.listen.tcp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     node_of(config).await
 }
 
-async fn connect(house: &House, which: TcpCarrier) -> CarrierConnection {
-    let address = house.node.tcp_sockets()[0];
+async fn connect(host: &TestNode, which: TcpCarrier) -> CarrierConnection {
+    let address = host.node.tcp_sockets()[0];
     let (_, own) = identity();
     let which = [which];
-    let connection = tcp::connect(&own, house.node.id(), address, &which);
+    let connection = tcp::connect(&own, host.node.id(), address, &which);
     timeout(PATIENCE, connection).await.unwrap().unwrap()
 }
 
 /// Another node joins and calls.
-async fn joins(house: &House) {
-    let newcomer = House::named("newcomer").await;
-    let ticket = house.invite(1, &[]).await;
+async fn joins(host: &TestNode) {
+    let newcomer = TestNode::named("newcomer").await;
+    let ticket = host.invite(1, &[]).await;
     timeout(PATIENCE, newcomer.join(&ticket))
         .await
         .unwrap()
@@ -48,9 +48,9 @@ async fn joins(house: &House) {
 
 #[tokio::test]
 async fn handshakes_begun_from_proved_addresses_keep_nobody_out_for_long() {
-    let house = House::named("alice").await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let socket = stranger(&house).await;
+    let host = TestNode::named("alice").await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let socket = stranger(&host).await;
     forge_until_retry(&socket).await;
     for n in 0_u64..200 {
         let begun = Initial::new(&n.to_le_bytes(), PING).datagram();
@@ -69,19 +69,19 @@ async fn handshakes_begun_from_proved_addresses_keep_nobody_out_for_long() {
         let proved = Initial::new(source, PING).with_token(token).datagram();
         socket.send(&proved).await.unwrap();
     }
-    joins(&house).await;
+    joins(&host).await;
 }
 
 #[tokio::test]
 async fn silent_tcp_connections_from_one_address_keep_neither_http2_nor_websocket_out() {
-    let house = with_tcp().await;
-    let address = house.node.tcp_sockets()[0];
+    let host = with_tcp().await;
+    let address = host.node.tcp_sockets()[0];
     let mut silent = Vec::new();
     for _ in 0..300 {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
     for which in TcpCarrier::ALL {
-        let connection = connect(&house, which).await;
+        let connection = connect(&host, which).await;
         assert_eq!(connection.carrier(), which.name());
     }
     drop(silent);
@@ -91,8 +91,8 @@ async fn silent_tcp_connections_from_one_address_keep_neither_http2_nor_websocke
 async fn tcp_connections_that_stop_in_their_first_words_keep_other_addresses_in() {
     use tokio::io::AsyncWriteExt;
 
-    let house = with_tcp().await;
-    let address = house.node.tcp_sockets()[0];
+    let host = with_tcp().await;
+    let address = host.node.tcp_sockets()[0];
     let mut stuck = Vec::new();
     for n in 0..300_u32 {
         // Whole loopback is this machine's: ten networks of thirty addresses.
@@ -105,7 +105,7 @@ async fn tcp_connections_that_stop_in_their_first_words_keep_other_addresses_in(
         stuck.push(io);
     }
     for which in TcpCarrier::ALL {
-        let connection = connect(&house, which).await;
+        let connection = connect(&host, which).await;
         assert_eq!(connection.carrier(), which.name());
     }
     drop(stuck);
@@ -113,26 +113,26 @@ async fn tcp_connections_that_stop_in_their_first_words_keep_other_addresses_in(
 
 #[tokio::test]
 async fn strangers_who_stay_stop_no_join_and_the_oldest_is_told_why_it_goes() {
-    let house = with_tcp().await;
-    let _echo = serve_echo(&house.client(), "echo").await;
+    let host = with_tcp().await;
+    let _echo = serve_echo(&host.client(), "echo").await;
     let mut strangers = Vec::new();
     for _ in 0..40 {
-        strangers.push(connect(&house, TcpCarrier::Ws).await);
+        strangers.push(connect(&host, TcpCarrier::Ws).await);
     }
-    joins(&house).await;
+    joins(&host).await;
     let oldest = timeout(PATIENCE, strangers[0].closed()).await.unwrap();
     let ConnectionError::Closed { code, .. } = &oldest else {
         panic!("{oldest:?}");
     };
     assert_eq!(*code, Code::ResourceExhausted);
-    joins(&house).await;
+    joins(&host).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joins_get_through_a_flood_of_strangers_from_their_own_address() {
-    let house = with_tcp().await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let (id, address) = (house.node.id(), house.node.tcp_sockets()[0]);
+    let host = with_tcp().await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let (id, address) = (host.node.id(), host.node.tcp_sockets()[0]);
     let mut flood = tokio::task::JoinSet::new();
     let (begun, mut flooded) = tokio::sync::mpsc::channel(1);
     for _ in 0..4 {
@@ -152,7 +152,7 @@ async fn joins_get_through_a_flood_of_strangers_from_their_own_address() {
     }
     timeout(PATIENCE, flooded.recv()).await.unwrap();
     for _ in 0..8 {
-        joins(&house).await;
+        joins(&host).await;
     }
     flood.abort_all();
     while let Some(ended) = flood.join_next().await {
@@ -162,8 +162,8 @@ async fn joins_get_through_a_flood_of_strangers_from_their_own_address() {
 
 /// Bytes that a node sends to somebody whose address is not proved, for those that it got.
 async fn amplified(frames: &[u8], padded: usize) -> (usize, usize) {
-    let house = House::named("alice").await;
-    let socket = stranger(&house).await;
+    let host = TestNode::named("alice").await;
+    let socket = stranger(&host).await;
     let mut begun = Initial::new(b"begun-01", frames);
     begun.padded = padded;
     let datagram = begun.datagram();

@@ -25,7 +25,6 @@ mod grants;
 mod h2_bridge;
 mod h2spec;
 mod hostile;
-mod house;
 mod identity;
 #[path = "../../../../fuzz/src/initial.rs"]
 #[expect(unreachable_pub, reason = "the fuzz targets use it too")]
@@ -46,5 +45,6 @@ mod socket;
 mod strange_tcp;
 mod synced;
 mod tcp;
+mod test_node;
 mod trust;
 mod wire;

@@ -26,7 +26,7 @@ use crate::{
     carriers::both,
     child::{Helper, Role},
     fixtures::identity,
-    house::{PATIENCE, call, status},
+    test_node::{PATIENCE, call, status},
 };
 
 /// What a node takes at most, whatever its peers do; what was measured is in

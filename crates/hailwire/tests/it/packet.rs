@@ -7,9 +7,9 @@ use tokio::{net::UdpSocket, time::timeout};
 
 use crate::{
     datagrams,
-    house::{self, House, PATIENCE, call, serve_echo},
     initial::{self, Initial},
     kept, strange_tcp,
+    test_node::{self, PATIENCE, TestNode, call, serve_echo},
 };
 
 const CIPHERS: [TlsCipher; 4] = [
@@ -26,13 +26,13 @@ pub(crate) const PING: &[u8] = &[0x01];
 const RETRY: u8 = 0xf0;
 
 /// A node that prefers this cipher.
-async fn node_with(cipher: TlsCipher) -> House {
-    let mut config = house::config("under-fire");
+async fn node_with(cipher: TlsCipher) -> TestNode {
+    let mut config = test_node::config("under-fire");
     config.quic.cipher = cipher;
     node_of(config).await
 }
 
-pub(crate) async fn node_of(config: Config) -> House {
+pub(crate) async fn node_of(config: Config) -> TestNode {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::builder()
         .data_dir(DataDir::new(dir.path()))
@@ -40,12 +40,12 @@ pub(crate) async fn node_of(config: Config) -> House {
         .start()
         .await
         .unwrap();
-    House { node, dir }
+    TestNode { node, dir }
 }
 
 /// A socket of somebody who knows nothing but the node's address.
-pub(crate) async fn stranger(house: &House) -> UdpSocket {
-    stranger_to(house.node.sockets()[0]).await
+pub(crate) async fn stranger(host: &TestNode) -> UdpSocket {
+    stranger_to(host.node.sockets()[0]).await
 }
 
 pub(crate) async fn stranger_to(node: SocketAddr) -> UdpSocket {
@@ -77,15 +77,15 @@ pub(crate) async fn forge_until_retry(socket: &UdpSocket) -> usize {
 }
 
 /// A peer's call arrives on the tunnel that is up, and another node can still join.
-async fn takes_calls(friend: &House, house: &House) {
+async fn takes_calls(friend: &TestNode, host: &TestNode) {
     assert_eq!(
         call(&friend.client(), "echo@under-fire", "x")
             .await
             .unwrap(),
         b"x"
     );
-    let newcomer = House::named("newcomer").await;
-    newcomer.join(&house.invite(1, &[]).await).await.unwrap();
+    let newcomer = TestNode::named("newcomer").await;
+    newcomer.join(&host.invite(1, &[]).await).await.unwrap();
     assert_eq!(
         call(&newcomer.client(), "echo@under-fire", "y")
             .await
@@ -98,10 +98,10 @@ async fn takes_calls(friend: &House, house: &House) {
 #[tokio::test]
 async fn a_datagram_with_a_token_ends_no_node_whatever_its_cipher() {
     for cipher in CIPHERS {
-        let (friend, house) = tokio::join!(House::named("friend"), node_with(cipher));
-        friend.befriend(&house).await;
-        let _echo = serve_echo(&house.client(), "echo").await;
-        let socket = stranger(&house).await;
+        let (friend, host) = tokio::join!(TestNode::named("friend"), node_with(cipher));
+        friend.befriend(&host).await;
+        let _echo = serve_echo(&host.client(), "echo").await;
+        let socket = stranger(&host).await;
         let hello = initial::crypto(0, &initial::client_hello());
         for length in (0..=80).chain([200, 900]) {
             let token = vec![7; length];
@@ -111,20 +111,20 @@ async fn a_datagram_with_a_token_ends_no_node_whatever_its_cipher() {
                 socket.send(&packet.datagram()).await.unwrap();
             }
         }
-        takes_calls(&friend, &house).await;
+        takes_calls(&friend, &host).await;
     }
 }
 
 #[tokio::test]
 async fn a_flood_of_handshakes_is_answered_with_retry_and_ends_no_node_whatever_its_cipher() {
     for cipher in CIPHERS {
-        let (friend, house) = tokio::join!(House::named("friend"), node_with(cipher));
-        friend.befriend(&house).await;
-        let _echo = serve_echo(&house.client(), "echo").await;
-        let socket = stranger(&house).await;
+        let (friend, host) = tokio::join!(TestNode::named("friend"), node_with(cipher));
+        friend.befriend(&host).await;
+        let _echo = serve_echo(&host.client(), "echo").await;
+        let socket = stranger(&host).await;
         let sent = forge_until_retry(&socket).await;
         assert!(sent > 100, "only {sent} handshakes may be under way");
-        takes_calls(&friend, &house).await;
+        takes_calls(&friend, &host).await;
     }
 }
 
@@ -180,10 +180,10 @@ fn rounds(usual: usize) -> usize {
 /// The promises are those of the fuzz target.
 #[tokio::test]
 async fn whatever_datagrams_come_a_node_answers_the_next_one_and_takes_calls() {
-    let (friend, house) = tokio::join!(House::named("friend"), node_with(TlsCipher::Auto));
-    friend.befriend(&house).await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let mut sender = datagrams::Sender::to(house.node.sockets()[0]).await;
+    let (friend, host) = tokio::join!(TestNode::named("friend"), node_with(TlsCipher::Auto));
+    friend.befriend(&host).await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let mut sender = datagrams::Sender::to(host.node.sockets()[0]).await;
     let mut draw = Draw::new();
     let begun: [&[u8]; 6] = [
         b"\x00\0\x01\x01\0",
@@ -200,30 +200,30 @@ async fn whatever_datagrams_come_a_node_answers_the_next_one_and_takes_calls() {
         }
         sender.feed(&input).await;
     }
-    takes_calls(&friend, &house).await;
+    takes_calls(&friend, &host).await;
 }
 
 #[tokio::test]
 async fn whatever_is_kept_for_the_fuzz_target_datagrams_a_node_answers_and_takes_calls() {
-    let (friend, house) = tokio::join!(House::named("friend"), node_with(TlsCipher::Auto));
-    friend.befriend(&house).await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let mut sender = datagrams::Sender::to(house.node.sockets()[0]).await;
+    let (friend, host) = tokio::join!(TestNode::named("friend"), node_with(TlsCipher::Auto));
+    friend.befriend(&host).await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let mut sender = datagrams::Sender::to(host.node.sockets()[0]).await;
     for input in kept::inputs("datagrams", 200) {
         sender.feed(&input).await;
     }
-    takes_calls(&friend, &house).await;
+    takes_calls(&friend, &host).await;
 }
 
 /// Found by fuzzing: a library that reads the upgrade took a target that is no URI for impossible, and panicked.
 #[tokio::test]
 async fn an_upgrade_whose_target_is_no_uri_costs_its_sender_one_connection_and_nobody_else() {
-    let mut config = house::config("under-fire");
+    let mut config = test_node::config("under-fire");
     config.listen.tcp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    let (friend, house) = tokio::join!(House::named("friend"), node_of(config));
-    friend.befriend(&house).await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let caller = strange_tcp::Caller::of(house.node.tcp_sockets()[0]);
+    let (friend, host) = tokio::join!(TestNode::named("friend"), node_of(config));
+    friend.befriend(&host).await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let caller = strange_tcp::Caller::of(host.node.tcp_sockets()[0]);
     for target in ["Gah/Tilwire", "", "//", "http://[", "/%"] {
         let upgrade = format!(
             "\x04GET {target} HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -231,18 +231,18 @@ async fn an_upgrade_whose_target_is_no_uri_costs_its_sender_one_connection_and_n
         );
         caller.feed(upgrade.as_bytes()).await;
     }
-    takes_calls(&friend, &house).await;
+    takes_calls(&friend, &host).await;
 }
 
 /// The promises are those of the fuzz target.
 #[tokio::test]
 async fn whatever_comes_over_tcp_a_node_takes_the_next_connection_and_calls() {
-    let mut config = house::config("under-fire");
+    let mut config = test_node::config("under-fire");
     config.listen.tcp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    let (friend, house) = tokio::join!(House::named("friend"), node_of(config));
-    friend.befriend(&house).await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let caller = strange_tcp::Caller::of(house.node.tcp_sockets()[0]);
+    let (friend, host) = tokio::join!(TestNode::named("friend"), node_of(config));
+    friend.befriend(&host).await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let caller = strange_tcp::Caller::of(host.node.tcp_sockets()[0]);
     let mut draw = Draw::new();
     let begun: [&[u8]; 7] = [
         b"\x00\x16\x03\x01\0\x05\x01\0\0\x01\0",
@@ -260,19 +260,19 @@ async fn whatever_comes_over_tcp_a_node_takes_the_next_connection_and_calls() {
         }
         caller.feed(&input).await;
     }
-    takes_calls(&friend, &house).await;
+    takes_calls(&friend, &host).await;
 }
 
 #[tokio::test]
 async fn whatever_is_kept_for_the_fuzz_target_tcp_listener_a_node_takes_calls() {
-    let mut config = house::config("under-fire");
+    let mut config = test_node::config("under-fire");
     config.listen.tcp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    let (friend, house) = tokio::join!(House::named("friend"), node_of(config));
-    friend.befriend(&house).await;
-    let _echo = serve_echo(&house.client(), "echo").await;
-    let caller = strange_tcp::Caller::of(house.node.tcp_sockets()[0]);
+    let (friend, host) = tokio::join!(TestNode::named("friend"), node_of(config));
+    friend.befriend(&host).await;
+    let _echo = serve_echo(&host.client(), "echo").await;
+    let caller = strange_tcp::Caller::of(host.node.tcp_sockets()[0]);
     for input in kept::inputs("tcp_listener", 40) {
         caller.feed(&input).await;
     }
-    takes_calls(&friend, &house).await;
+    takes_calls(&friend, &host).await;
 }

@@ -17,11 +17,11 @@ use hailwire_wire::{
 use iroh::{Endpoint, RelayMap, RelayMode, endpoint::presets};
 use tokio::sync::watch;
 
-use crate::house::{self, House, PATIENCE, serve_echo};
+use crate::test_node::{self, PATIENCE, TestNode, serve_echo};
 
-async fn with_pool(name: &str, carrier: Carrier, pool: TunnelPool) -> House {
+async fn with_pool(name: &str, carrier: Carrier, pool: TunnelPool) -> TestNode {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = house::config(name);
+    let mut config = test_node::config(name);
     config.listen.tcp = vec![(Ipv4Addr::LOCALHOST, 0).into()];
     config.carrier = carrier;
     config.pool = pool;
@@ -31,14 +31,14 @@ async fn with_pool(name: &str, carrier: Carrier, pool: TunnelPool) -> House {
         .start()
         .await
         .unwrap();
-    House { node, dir }
+    TestNode { node, dir }
 }
 
 /// Waits until the one tunnel of a node has so many connections.
-async fn has_connections(house: &House, number: u32) -> admin::TunnelStatus {
+async fn has_connections(host: &TestNode, number: u32) -> admin::TunnelStatus {
     let reached = tokio::time::timeout(PATIENCE, async {
         loop {
-            let mut tunnels = house.status().await.tunnels;
+            let mut tunnels = host.status().await.tunnels;
             assert!(tunnels.len() <= 1, "one tunnel, however many connections");
             match tunnels.pop() {
                 Some(tunnel) if tunnel.connections == number => return tunnel,
@@ -62,7 +62,7 @@ async fn both_sides_show_how_many_connections_a_tunnel_has() {
         let before = ours.sent_bytes;
         let body = vec![7; 100_000];
         for _ in 0..8 {
-            let answer = house::call(&near.client(), "echo@far", body.clone()).await;
+            let answer = test_node::call(&near.client(), "echo@far", body.clone()).await;
             assert_eq!(answer.unwrap(), body);
         }
         let tunnel = has_connections(&near, 4).await;
@@ -85,7 +85,9 @@ async fn a_dialler_that_wants_more_than_the_far_side_takes_has_that() {
     has_connections(&far, most).await;
     // Those that are refused meanwhile take no call with them.
     for _ in 0..200 {
-        house::call(&near.client(), "echo@far", "x").await.unwrap();
+        test_node::call(&near.client(), "echo@far", "x")
+            .await
+            .unwrap();
     }
 }
 
@@ -133,7 +135,7 @@ impl ByHand {
     }
 
     /// A node that wants four connections, and knows this far side as `far`.
-    async fn dialler(&self) -> House {
+    async fn dialler(&self) -> TestNode {
         let near = with_pool("near", Carrier::Quic, TunnelPool::Fixed(4)).await;
         let sockets = self.endpoint.bound_sockets().into_iter();
         let add = admin::TrustAdd {
@@ -201,7 +203,9 @@ async fn a_peer_that_does_not_know_of_further_connections_is_asked_for_none() {
     let far = ByHand::start(&[]).await;
     let near = far.dialler().await;
     for _ in 0..100 {
-        house::call(&near.client(), "any@far", "x").await.unwrap();
+        test_node::call(&near.client(), "any@far", "x")
+            .await
+            .unwrap();
     }
     has_connections(&near, 1).await;
     let Offered { first, beside } = *far.offered.borrow();
@@ -212,7 +216,9 @@ async fn a_peer_that_does_not_know_of_further_connections_is_asked_for_none() {
 async fn a_peer_that_refuses_further_connections_is_called_over_the_one() {
     let far = ByHand::start(&[BESIDE]).await;
     let near = far.dialler().await;
-    house::call(&near.client(), "any@far", "x").await.unwrap();
+    test_node::call(&near.client(), "any@far", "x")
+        .await
+        .unwrap();
     let mut offered = far.offered.subscribe();
     let asked = offered.wait_for(|offered| offered.beside >= 3);
     tokio::time::timeout(PATIENCE, asked)
@@ -220,7 +226,9 @@ async fn a_peer_that_refuses_further_connections_is_called_over_the_one() {
         .unwrap()
         .unwrap();
     for _ in 0..100 {
-        house::call(&near.client(), "any@far", "x").await.unwrap();
+        test_node::call(&near.client(), "any@far", "x")
+            .await
+            .unwrap();
     }
     has_connections(&near, 1).await;
     assert_eq!(far.offered.borrow().first, 1);

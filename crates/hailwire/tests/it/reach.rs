@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::{
     hostile::Guest,
-    house::{House, call, invite, join},
+    test_node::{TestNode, call, invite, join},
 };
 
 /// Services of this machine that listen on loopback alone, and what came to them.
@@ -66,7 +66,7 @@ impl Services {
 }
 
 /// A node on every interface, in a network.
-async fn at_large() -> Option<House> {
+async fn at_large() -> Option<TestNode> {
     let probe = UdpSocket::bind("0.0.0.0:0").unwrap();
     if probe.connect("192.0.2.1:9").is_err() {
         hailwire_skip::skipped("this machine is in no network");
@@ -79,7 +79,7 @@ async fn at_large() -> Option<House> {
     let data = DataDir::new(dir.path());
     let node = Node::builder().data_dir(data).config(config).start();
     let node = node.await.unwrap();
-    Some(House { node, dir })
+    Some(TestNode { node, dir })
 }
 
 fn unreachable(status: &Status) {
@@ -89,7 +89,7 @@ fn unreachable(status: &Status) {
 
 #[tokio::test]
 async fn a_ticket_makes_a_node_contact_nothing_of_its_own_machine() {
-    let Some(house) = at_large().await else {
+    let Some(host) = at_large().await else {
         return;
     };
     let services = Services::start();
@@ -105,7 +105,7 @@ async fn a_ticket_makes_a_node_contact_nothing_of_its_own_machine() {
         hub_key: None,
     });
     let text = ticket.to_text().unwrap();
-    let refused = join(&house.client(), &text).await.map(drop).unwrap_err();
+    let refused = join(&host.client(), &text).await.map(drop).unwrap_err();
     unreachable(&refused);
     assert!(!refused.hint.is_empty());
     services.heard_nothing();
@@ -123,16 +123,16 @@ struct Redeem {
 
 #[tokio::test]
 async fn a_joiner_makes_a_node_contact_nothing_of_its_own_machine() {
-    let Some(house) = at_large().await else {
+    let Some(host) = at_large().await else {
         return;
     };
     let services = Services::start();
     let (addresses, tcp, relay) = services.named();
-    let text = invite(&house.client(), 1, &[]).await;
+    let text = invite(&host.client(), 1, &[]).await;
     let Ok(Ticket::Node(ticket)) = text.parse() else {
         panic!("not a node's ticket");
     };
-    let guest = Guest::by_tunnel(&house, false).await;
+    let guest = Guest::by_tunnel(&host, false).await;
     let control = guest.greet(vec![VERSION.into()]).await;
     let redeem = Redeem {
         secret: ticket.secret,
@@ -153,12 +153,10 @@ async fn a_joiner_makes_a_node_contact_nothing_of_its_own_machine() {
     drop(control);
     // Gone, and looked for where it said that it is: on loopback only where it was found.
     guest.connection.close(Code::Ok, "bye");
-    while !house.status().await.tunnels.is_empty() {
+    while !host.status().await.tunnels.is_empty() {
         tokio::task::yield_now().await;
     }
-    let lost = call(&house.client(), "echo@mallory", "x")
-        .await
-        .unwrap_err();
+    let lost = call(&host.client(), "echo@mallory", "x").await.unwrap_err();
     assert_eq!(lost.code, Code::Unavailable, "{lost}");
     services.heard_nothing();
 }

@@ -23,12 +23,12 @@ use tokio::sync::mpsc;
 
 use crate::{
     child::{Helper, Role},
-    house::{self, House, PATIENCE, call, serve_echo},
+    test_node::{self, PATIENCE, TestNode, call, serve_echo},
 };
 
 /// What starting a node in a folder says, causes included.
 async fn refusal(dir: &Path) -> String {
-    let error = house::start(dir, "alice").await.unwrap_err();
+    let error = test_node::start(dir, "alice").await.unwrap_err();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
     while let Some(error) = cause {
@@ -91,10 +91,10 @@ async fn a_full_disk_is_an_error_in_words_and_a_running_node_goes_on() {
         return;
     };
     let dir = disk.path().join("node");
-    let node = house::start(&dir, "alice").await.unwrap();
-    let bob = House::named("bob").await;
+    let node = test_node::start(&dir, "alice").await.unwrap();
+    let bob = TestNode::named("bob").await;
     let client = node.client();
-    let ticket = house::invite(&client, 3, &[]).await;
+    let ticket = test_node::invite(&client, 3, &[]).await;
     let _echo = serve_echo(&client, "echo").await;
 
     // Full: what must be kept is refused, what need not be kept works.
@@ -134,17 +134,17 @@ async fn another_users_program_is_turned_away_by_the_folder_and_by_the_node() {
         skipped("needs root");
         return;
     }
-    let house = House::named("alice").await;
+    let host = TestNode::named("alice").await;
     // Everything above the node's own folder may be entered by anybody.
     let open = |path: &Path| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
-    open(house.dir.path());
-    let binary = house.dir.path().join("it");
+    open(host.dir.path());
+    let binary = host.dir.path().join("it");
     std::fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
     open(&binary);
     let visit = || {
-        let mut visitor = Helper::spawn(Role::Visitor, house.dir.path(), "", |command| {
+        let mut visitor = Helper::spawn(Role::Visitor, host.dir.path(), "", |command| {
             let mut other = Command::new(&binary);
             other.args(command.get_args());
             for (name, value) in command.get_envs() {
@@ -161,7 +161,7 @@ async fn another_users_program_is_turned_away_by_the_folder_and_by_the_node() {
     let closed = visit();
     assert!(closed.contains("not let in: PermissionDenied"), "{closed}");
 
-    let run = house.data().socket();
+    let run = host.data().socket();
     open(run.parent().unwrap());
     std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o777)).unwrap();
     let turned_away = visit();
@@ -169,8 +169,7 @@ async fn another_users_program_is_turned_away_by_the_folder_and_by_the_node() {
     assert!(turned_away.contains("belongs to user 0"), "{turned_away}");
     assert!(turned_away.ends_with("turned away"), "{turned_away}");
     assert!(
-        house
-            .attach()
+        host.attach()
             .await
             .admin::<_, hailwire::admin::NodeStatus>("status", &())
             .await
@@ -183,7 +182,7 @@ async fn a_udp_port_in_use_is_named() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut config = house::config("alice");
+    let mut config = test_node::config("alice");
     config.listen.udp = vec![address];
     let start = Node::builder()
         .data_dir(DataDir::new(dir.path()))
@@ -217,12 +216,12 @@ async fn ten_thousand_idle_programs_cost_little_and_disturb_nobody() {
     let client = Client::attach(&data).await.unwrap();
     let _echo = serve_echo(&client, "echo").await;
     call(&client, "echo", "x").await.unwrap();
-    let before = house::status(&client).await.rss_bytes;
+    let before = test_node::status(&client).await.rss_bytes;
     let mut idle = Vec::with_capacity(PROGRAMS);
     while idle.len() < PROGRAMS {
         idle.push(Client::attach(&data).await.unwrap());
     }
-    let growth = house::status(&client)
+    let growth = test_node::status(&client)
         .await
         .rss_bytes
         .saturating_sub(before);
@@ -280,8 +279,8 @@ async fn a_slow_reader_holds_back_a_gibibyte_and_the_nodes_stay_small() {
         .await
         .unwrap();
     let far = Client::attach(&DataDir::new(far_dir.path())).await.unwrap();
-    let ticket = house::invite(&far, 1, &[]).await;
-    house::join(&near, &ticket).await.unwrap();
+    let ticket = test_node::invite(&far, 1, &[]).await;
+    test_node::join(&near, &ticket).await.unwrap();
 
     let written = Arc::new(AtomicU64::new(0));
     let counted = written.clone();
@@ -333,7 +332,7 @@ async fn a_slow_reader_holds_back_a_gibibyte_and_the_nodes_stay_small() {
 #[tokio::test]
 async fn a_critical_call_overtakes_queued_low_ones_on_one_tunnel() {
     const LOW: usize = 64;
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let size = |request: Request| async move {
         let size: usize = request.header().method.parse().unwrap();
         Ok(Response::new(vec![7_u8; size]))
@@ -382,7 +381,7 @@ async fn a_critical_call_overtakes_queued_low_ones_on_one_tunnel() {
 
 #[tokio::test]
 async fn readers_that_stall_do_not_stop_a_tunnel() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let endless = |_: Request| async move {
         let (sender, body) = Body::channel(1);
         tokio::spawn(async move { while sender.send(vec![0_u8; 65_536]).await.is_ok() {} });
@@ -410,7 +409,7 @@ async fn readers_that_stall_do_not_stop_a_tunnel() {
 #[tokio::test]
 async fn a_node_says_how_much_the_kernel_grants_its_sockets() {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = house::config("alice");
+    let mut config = test_node::config("alice");
     config.quic.socket_buffer = "64KiB".parse().unwrap();
     let node = Node::builder()
         .data_dir(DataDir::new(dir.path()))

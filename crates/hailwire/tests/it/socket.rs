@@ -19,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::house::{House, PATIENCE, call, start};
+use crate::test_node::{PATIENCE, TestNode, call, start};
 
 /// A socket, and a program that has said that its raw streams go there.
 struct Offered {
@@ -88,7 +88,7 @@ async fn broken(io: &mut StreamIo) -> Code {
 
 #[tokio::test]
 async fn bytes_pass_both_ways_and_each_way_ends_by_itself() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let program = bob.attach().await;
     let offered = Offered::new();
     let _serving = offered.serve(&program).await;
@@ -120,7 +120,7 @@ async fn bytes_pass_both_ways_and_each_way_ends_by_itself() {
 
 #[tokio::test]
 async fn bytes_beyond_every_window_come_back_as_they_were() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let program = bob.attach().await;
     let offered = Offered::new();
     let _serving = offered.serve(&program).await;
@@ -147,7 +147,7 @@ async fn bytes_beyond_every_window_come_back_as_they_were() {
 
 #[tokio::test]
 async fn an_agent_that_does_not_read_holds_back_its_caller_and_nobody_else() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let program = bob.attach().await;
     let offered = Offered::new();
     let _serving = offered.serve(&program).await;
@@ -176,7 +176,7 @@ async fn an_agent_that_does_not_read_holds_back_its_caller_and_nobody_else() {
 
 #[tokio::test]
 async fn a_caller_that_gives_up_ends_the_connection() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let program = bob.attach().await;
     let offered = Offered::new();
     let _serving = offered.serve(&program).await;
@@ -187,7 +187,7 @@ async fn a_caller_that_gives_up_ends_the_connection() {
 
 #[tokio::test]
 async fn an_agent_that_goes_ends_the_stream_and_the_next_one_finds_its_successor() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let program = bob.attach().await;
     let mut offered = Offered::new();
     let _serving = offered.serve(&program).await;
@@ -210,7 +210,7 @@ async fn an_agent_that_goes_ends_the_stream_and_the_next_one_finds_its_successor
 
 #[tokio::test]
 async fn where_nothing_listens_the_program_says_so() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let program = bob.attach().await;
     let offered = Offered::new();
     let _serving = offered.serve(&program).await;
@@ -224,7 +224,7 @@ async fn where_nothing_listens_the_program_says_so() {
 
 #[tokio::test]
 async fn a_program_that_goes_takes_its_name_and_its_streams_with_it() {
-    let (alice, bob) = House::pair().await;
+    let (alice, bob) = TestNode::pair().await;
     let program = bob.attach().await;
     let offered = Offered::new();
     let serving = offered.serve(&program).await;
@@ -239,7 +239,7 @@ async fn a_program_that_goes_takes_its_name_and_its_streams_with_it() {
 
 #[tokio::test]
 async fn a_node_that_stops_ends_its_connections_and_one_that_comes_back_makes_new_ones() {
-    let bob = House::named("bob").await;
+    let bob = TestNode::named("bob").await;
     let offered = Offered::new();
     let program = bob.attach().await;
     let serving = offered.serve(&program).await;
@@ -250,7 +250,7 @@ async fn a_node_that_stops_ends_its_connections_and_one_that_comes_back_makes_ne
     drop((serving, program));
 
     let node = start(bob.dir.path(), "bob").await.unwrap();
-    let bob = House { node, dir: bob.dir };
+    let bob = TestNode { node, dir: bob.dir };
     let program = bob.attach().await;
     let _serving = offered.serve(&program).await;
     let (mut io, mut socket) = offered.stream(&bob.attach().await, "waf").await;
@@ -260,7 +260,7 @@ async fn a_node_that_stops_ends_its_connections_and_one_that_comes_back_makes_ne
 
 #[tokio::test]
 async fn a_deadline_ends_a_stream_and_its_connection_in_time() {
-    let bob = House::named("bob").await;
+    let bob = TestNode::named("bob").await;
     let program = bob.attach().await;
     let offered = Offered::new();
     let _serving = offered.serve(&program).await;
@@ -276,7 +276,7 @@ async fn a_deadline_ends_a_stream_and_its_connection_in_time() {
 
 #[tokio::test]
 async fn as_many_streams_as_the_program_takes_are_connected() {
-    let bob = House::named("bob").await;
+    let bob = TestNode::named("bob").await;
     let program = bob.attach().await;
     let offered = Offered::new();
     let path = offered.path.to_str().unwrap();
@@ -304,7 +304,7 @@ async fn as_many_streams_as_the_program_takes_are_connected() {
 
 #[tokio::test]
 async fn a_socket_that_is_no_absolute_path_is_refused() {
-    let bob = House::named("bob").await;
+    let bob = TestNode::named("bob").await;
     let handler = |_: Request| async { Ok(Response::default()) };
     let long = format!("/{}", "x".repeat(hailwire_wire::limits::MAX_SOCKET_PATH));
     for path in ["agent.sock", "./agent.sock", "@abstract", "/a\0b", &long] {

@@ -4,7 +4,7 @@ use std::{io::Write as _, process::Command};
 
 use hailwire::{NodeId, admin, admin::method};
 
-use crate::house::{House, call, serve_echo};
+use crate::test_node::{TestNode, call, serve_echo};
 
 /// Set in the process that is watched.
 const WATCHED: &str = "HAIL_TEST_SYNCED";
@@ -24,8 +24,8 @@ async fn changes_for_the_watcher() {
     if std::env::var_os(WATCHED).is_none() {
         return;
     }
-    let (house, other) = (House::named("alice").await, House::named("bob").await);
-    let client = house.client();
+    let (host, other) = (TestNode::named("alice").await, TestNode::named("bob").await);
+    let client = host.client();
     let add = admin::TrustAdd {
         id: NodeId::from_bytes([7; 32]),
         alias: "z".into(),
@@ -40,7 +40,7 @@ async fn changes_for_the_watcher() {
     let who = admin::PeerSelector { who: "z".into() };
     let () = client.admin(method::TRUST_REMOVE, &who).await.unwrap();
     mark("removal");
-    let ticket = house.invite(1, &[]).await;
+    let ticket = host.invite(1, &[]).await;
     mark("invitation");
     other.join(&ticket).await.unwrap();
     mark("join");
@@ -111,20 +111,20 @@ fn trust_removals_and_invitations_are_synced_before_they_are_acknowledged() {
 async fn the_database_is_readable_by_its_user_alone_also_one_of_before() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    let house = House::named("alice").await;
+    let host = TestNode::named("alice").await;
     let files = ["node.db", "node.db-wal", "node.db-shm", "lock"];
-    let modes = |house: &House| {
+    let modes = |host: &TestNode| {
         let mode = |name: &str| {
-            let meta = std::fs::metadata(house.dir.path().join(name)).unwrap();
+            let meta = std::fs::metadata(host.dir.path().join(name)).unwrap();
             meta.permissions().mode() & 0o777
         };
         files.map(mode)
     };
-    assert_eq!(modes(&house), [0o600; 4]);
+    assert_eq!(modes(&host), [0o600; 4]);
     // As an earlier version left them, with a killed node's log beside.
-    house.node.shutdown(std::time::Duration::ZERO).await;
+    host.node.shutdown(std::time::Duration::ZERO).await;
     for name in files {
-        let path = house.dir.path().join(name);
+        let path = host.dir.path().join(name);
         let file = std::fs::File::options()
             .create(true)
             .append(true)
@@ -133,9 +133,9 @@ async fn the_database_is_readable_by_its_user_alone_also_one_of_before() {
         file.set_permissions(std::fs::Permissions::from_mode(0o644))
             .unwrap();
     }
-    let node = crate::house::start(house.dir.path(), "alice")
+    let node = crate::test_node::start(host.dir.path(), "alice")
         .await
         .unwrap();
-    let dir = house.dir;
-    assert_eq!(modes(&House { node, dir })[..3], [0o600; 3]);
+    let dir = host.dir;
+    assert_eq!(modes(&TestNode { node, dir })[..3], [0o600; 3]);
 }

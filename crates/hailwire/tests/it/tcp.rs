@@ -8,7 +8,7 @@ use tokio::{
 
 use crate::{
     fixtures::{Arrivals, identity, listen},
-    house::PATIENCE,
+    test_node::PATIENCE,
 };
 
 #[tokio::test]

@@ -2,11 +2,11 @@
 
 use hailwire::{Code, admin, admin::method};
 
-use crate::house::{House, PATIENCE, call, serve_echo};
+use crate::test_node::{PATIENCE, TestNode, call, serve_echo};
 
 #[tokio::test]
 async fn a_ticket_makes_both_sides_trust_each_other_also_after_a_restart() {
-    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
+    let (alice, bob) = tokio::join!(TestNode::named("alice"), TestNode::named("bob"));
     alice.befriend(&bob).await;
     let before = bob.node.sockets();
     let bob = bob.restart("bob").await;
@@ -20,9 +20,9 @@ async fn a_ticket_makes_both_sides_trust_each_other_also_after_a_restart() {
 #[tokio::test]
 async fn a_used_up_altered_or_foreign_ticket_is_refused_with_its_reason() {
     let (alice, bob, carol) = tokio::join!(
-        House::named("alice"),
-        House::named("bob"),
-        House::named("carol")
+        TestNode::named("alice"),
+        TestNode::named("bob"),
+        TestNode::named("carol")
     );
     let ticket = alice.invite(1, &[]).await;
     bob.join(&ticket).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_used_up_altered_or_foreign_ticket_is_refused_with_its_reason() {
 
 #[tokio::test]
 async fn a_grant_is_enforced_on_the_receiving_side() {
-    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
+    let (alice, bob) = tokio::join!(TestNode::named("alice"), TestNode::named("bob"));
     let _open = serve_echo(&alice.client(), "open").await;
     let _shut = serve_echo(&alice.client(), "shut").await;
     bob.join(&alice.invite(1, &["open"]).await).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_grant_is_enforced_on_the_receiving_side() {
 
 #[tokio::test]
 async fn a_stranger_is_refused_noted_and_can_be_approved() {
-    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
+    let (alice, bob) = tokio::join!(TestNode::named("alice"), TestNode::named("bob"));
     let _echo = serve_echo(&alice.client(), "echo").await;
     let add = admin::TrustAdd {
         id: alice.node.id(),
@@ -129,7 +129,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
 
 #[tokio::test]
 async fn a_removed_peers_tunnel_closes_at_once() {
-    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
+    let (alice, bob) = tokio::join!(TestNode::named("alice"), TestNode::named("bob"));
     alice.befriend(&bob).await;
     let hang = |_: hailwire::Request| std::future::pending();
     let agent = hailwire::Agent::new("hang").unwrap();
@@ -162,7 +162,7 @@ async fn a_removed_peers_tunnel_closes_at_once() {
 
 #[tokio::test]
 async fn a_ping_tells_whether_the_peer_trusts_this_node() {
-    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
+    let (alice, bob) = tokio::join!(TestNode::named("alice"), TestNode::named("bob"));
     alice.befriend(&bob).await;
     let ping = async |who: &str| -> admin::PingAnswer {
         let who = admin::PeerSelector { who: who.into() };

@@ -282,12 +282,12 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
                         .end(ConnectionError::Closed { code, reason }, None);
                 }
                 Err(error) => {
-                    let farewell = Capsule::Close {
+                    let close = Capsule::Close {
                         code: Code::InvalidArgument,
                         reason: error.to_string(),
                     };
                     let why = ConnectionError::Protocol(error.to_string());
-                    return self.shared.end(why, Some(farewell));
+                    return self.shared.end(why, Some(close));
                 }
             }
         }
@@ -314,11 +314,11 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
 
     /// Puts what is to be told last in the place of everything else, and says whether there is such.
     fn take_close(&mut self) -> bool {
-        let farewell = self.shared.lock().close.take();
-        if let Some(farewell) = &farewell {
-            farewell.encode(&mut self.out);
+        let close = self.shared.lock().close.take();
+        if let Some(close) = &close {
+            close.encode(&mut self.out);
         }
-        farewell.is_some()
+        close.is_some()
     }
 
     /// Ready once the peer was told, or cannot be.

@@ -112,11 +112,11 @@ impl Drop for H2Handle {
 }
 
 fn close(shared: &H2Shared, code: Code, reason: &str) {
-    let farewell = Capsule::Close {
+    let close = Capsule::Close {
         code,
         reason: reason.to_owned(),
     };
-    shared.end(ConnectionError::LocallyClosed, Some(farewell));
+    shared.end(ConnectionError::LocallyClosed, Some(close));
 }
 
 impl H2Connection {

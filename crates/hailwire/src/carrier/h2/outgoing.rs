@@ -47,10 +47,10 @@ impl H2Opener {
         }
         {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(lane) = waiting.get_mut(priority as usize)
-                && !lane.iter().any(|waker| waker.will_wake(cx.waker()))
+            if let Some(queue) = waiting.get_mut(priority as usize)
+                && !queue.iter().any(|waker| waker.will_wake(cx.waker()))
             {
-                lane.push_back(cx.waker().clone());
+                queue.push_back(cx.waker().clone());
             }
             self.crowded.store(true, Ordering::SeqCst);
         }
@@ -102,11 +102,11 @@ impl H2Opener {
         let mut wakes = Vec::new();
         {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            for lane in waiting.iter_mut().rev() {
-                let some = lane.len().min(count - wakes.len());
-                wakes.extend(lane.drain(..some));
+            for queue in waiting.iter_mut().rev() {
+                let some = queue.len().min(count - wakes.len());
+                wakes.extend(queue.drain(..some));
             }
-            let crowded = waiting.iter().any(|lane| !lane.is_empty());
+            let crowded = waiting.iter().any(|queue| !queue.is_empty());
             self.crowded.store(crowded, Ordering::SeqCst);
         }
         wakes.into_iter().for_each(Waker::wake);

@@ -232,13 +232,13 @@ impl H2Shared {
     }
 
     /// Ends the connection for everybody here, unless it has ended.
-    pub(super) fn end(&self, why: ConnectionError, farewell: Option<Capsule>) {
+    pub(super) fn end(&self, why: ConnectionError, close: Option<Capsule>) {
         let mut state = self.lock();
         if state.ended.is_some() {
             return;
         }
         state.ended = Some(why);
-        state.close = farewell;
+        state.close = close;
         self.over.store(true, Ordering::Release);
         let incoming = std::mem::take(&mut state.incoming);
         state.opener = None;
@@ -375,11 +375,11 @@ impl H2Shared {
 
     fn flooded(&self) {
         let reason = "it resets streams faster than they are accepted";
-        let farewell = Capsule::Close {
+        let close = Capsule::Close {
             code: Code::ResourceExhausted,
             reason: reason.to_owned(),
         };
-        self.end(ConnectionError::Protocol(reason.to_owned()), Some(farewell));
+        self.end(ConnectionError::Protocol(reason.to_owned()), Some(close));
     }
 
     pub(super) fn poll_accept(

@@ -9,8 +9,8 @@
 //! Memory: an idle connection takes less than 4 KiB here. What a peer can make it hold is bounded as
 //! stated in [`hailwire_wire::mux`], and where the peer has an account, by that ([`rooms`]).
 
-mod driver;
 mod charged_buffers;
+mod driver;
 mod shared;
 
 use std::future::poll_fn;

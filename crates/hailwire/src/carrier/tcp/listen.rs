@@ -22,7 +22,7 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
     CarrierConnection, REVERSE, TcpCarrier, TcpError, TlsIdentity, chosen, h2, identity,
-    pairs::PairTable, socket, large_reads::LargeReads, within_time, ws,
+    large_reads::LargeReads, pairs::PairTable, socket, within_time, ws,
 };
 use hailwire_core::{RemoteSource, admission::AdmissionShares};
 

@@ -17,10 +17,10 @@
 //! handshake, from the TCP connection to a usable carrier, has [`HANDSHAKE_TIME`].
 
 mod identity;
+mod large_reads;
 mod listen;
 mod pairs;
 mod socket;
-mod large_reads;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 

@@ -322,7 +322,7 @@ async fn day(seed: u64) -> SimulatedDay {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_house_of_21_nodes_has_its_day_in_a_moment() {
+async fn a_system_of_21_nodes_has_its_day_in_a_moment() {
     let real = std::time::Instant::now();
     let day = day(1).await;
     eprintln!(

@@ -11,12 +11,12 @@ use hailwire::{
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running node and the folder that it keeps its things in.
-pub(crate) struct House {
+pub(crate) struct TestNode {
     pub(crate) node: Node,
     pub(crate) dir: tempfile::TempDir,
 }
 
-impl House {
+impl TestNode {
     /// A node of this name on loopback.
     pub(crate) async fn named(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
