@@ -1,6 +1,6 @@
 //! Who gets one of few slots, and who makes way. Does no I/O and is told the time.
 //!
-//! Somebody who is not known yet takes a slot for a while: a handshake that is under way, a stranger who
+//! Somebody who is not known yet takes a slot for a while: a handshake that is under way, an untrusted peer who
 //! may redeem a ticket. Whoever floods a node from few places must not keep others out. So:
 //!
 //! - No host and no network has more than its bound. At it, its own oldest makes way for its newcomer.

@@ -1,7 +1,7 @@
 //! Which addresses and relays this node lets itself be sent to.
 //!
 //! Where a peer is, it says itself: in a ticket, when it joins, in its record at a hub. A node that
-//! believed all of that would contact whatever a stranger names: the services of its own machine, its
+//! believed all of that would contact whatever an untrusted peer names: the services of its own machine, its
 //! neighbours' routers, a web server. So what was only **told** is dialled where it is no more than
 //! what anybody may contact:
 //!

@@ -1,7 +1,7 @@
 //! Peers that are not trusted and asked to be let in, for the operator to approve. Does no I/O and is told the time.
 //!
-//! Keys cost nothing, and what a stranger calls itself is a claim that anybody can make. So the list is
-//! shared out by where strangers come from: a network has at most a quarter of it, and in a full list the
+//! Keys cost nothing, and what an untrusted peer calls itself is a claim that anybody can make. So the list is
+//! shared out by where untrusted peers come from: a network has at most a quarter of it, and in a full list the
 //! network with most rows loses one. Which one: neither of its first ones, so that who asked before a flood
 //! stays, nor of its newest, so that who asks after one is seen; the flood displaces itself in between.
 //! Who was silent for a week goes first.
@@ -42,7 +42,7 @@ pub struct PendingPeer {
 pub struct PendingPeers(Vec<PendingPeer>);
 
 impl PendingPeers {
-    /// A stranger tried something, from this remote end of its connection.
+    /// An untrusted peer tried something, from this remote end of its connection.
     pub fn note(&mut self, now: u64, id: NodeId, claim: &str, from: &str) {
         if let Some(row) = self.0.iter_mut().find(|row| row.id == id) {
             row.at = now;
@@ -52,7 +52,7 @@ impl PendingPeers {
         }
         let network = RemoteSource::remote(from, id).into_network();
         self.make_room(now, &network);
-        // The stranger chose this text: keep it only if it is a name.
+        // The untrusted peer chose this text: keep it only if it is a name.
         let claim = claim.parse::<NodeName>().map(String::from);
         self.0.push(PendingPeer {
             id,

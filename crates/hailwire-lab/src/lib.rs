@@ -7,7 +7,7 @@
 //! carry that out:
 //!
 //! - [`virtual_net`]: sockets in memory, in one process and in virtual time; the same seed gives the
-//!   same packets. For tests of whole houses in milliseconds.
+//!   same packets. For tests of whole systems in milliseconds.
 //! - [`real`]: Linux network namespaces for any program, TCP and UDP alike. For measurements, and for
 //!   tests with real kernels.
 //!

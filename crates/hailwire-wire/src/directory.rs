@@ -5,7 +5,7 @@
 //!
 //! | request | body | answer |
 //! |---|---|---|
-//! | `GET /v1/health` | | [`HubHealth`]; the only one that a stranger may ask |
+//! | `GET /v1/health` | | [`HubHealth`]; the only one that an untrusted peer may ask |
 //! | `POST /v1/join` | [`JoinHubRequest`] | [`JoinHubAnswer`]; the ticket's secret proves the invitation |
 //! | `PUT /v1/record` | [`PublishRequest`] | [`PublishAnswer`] |
 //! | `GET /v1/nodes/{key or name}` | | [`LookupAnswer`] |
@@ -62,7 +62,7 @@ pub const SCHEME: &str = "Hailwire";
 /// Seconds for which a [`RequestPermit`] is good.
 pub const PERMIT_LIFETIME_S: u64 = 60;
 
-/// What a stranger may know of a hub.
+/// What an untrusted peer may know of a hub.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubHealth {
     /// The hub's key.

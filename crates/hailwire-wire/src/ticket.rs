@@ -55,7 +55,7 @@ impl MemberTrust {
     }
 }
 
-/// Pauses after which a joiner shows its ticket again to an inviter whose places for strangers were taken: who
+/// Pauses after which a joiner shows its ticket again to an inviter whose places for untrusted peers were taken: who
 /// comes from behind the same address as a flood may be put out before it has shown it.
 pub const SHOWN_AGAIN: [Duration; 7] = [
     Duration::from_millis(20),

@@ -1,8 +1,8 @@
 //! What can be asked of a node: the methods of its built-in agent `node`.
 //!
 //! The command line, the SDKs and Rust programs manage a node by calling the agent `node` over the
-//! local socket, with a JSON body and a JSON answer. There is no second door: a management request
-//! is a call like any other. A peer may call only [`method::AGENTS`], and a stranger only
+//! local socket, with a JSON body and a JSON answer. There is no second way in: a management request
+//! is a call like any other. A peer may call only [`method::AGENTS`], and an untrusted peer only
 //! [`method::JOIN`]; everything else needs the local socket.
 //!
 //! These types are also the documented `--json` output of the commands of the same name.
@@ -21,7 +21,7 @@ pub mod method {
     pub const AGENTS: &str = "agents";
     /// [`super::InviteRequest`] → [`super::InviteAnswer`].
     pub const INVITE: &str = "invite";
-    /// [`super::JoinRequest`] → [`super::JoinAnswer`]; from a stranger: the secret of a ticket, in
+    /// [`super::JoinRequest`] → [`super::JoinAnswer`]; from an untrusted peer: the secret of a ticket, in
     /// MessagePack, as `spec/session.md` says.
     pub const JOIN: &str = "join";
     /// `()` → `Vec<`[`super::TrustedPeer`]`>`.
@@ -350,7 +350,7 @@ pub struct PeerSelector {
     pub who: String,
 }
 
-/// A stranger that asked to be trusted.
+/// An untrusted peer that asked to be trusted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UntrustedPeer {
     /// Its key.

@@ -13,7 +13,7 @@ use hailwire_bench::{
 use crate::test_nodes::TestNodes;
 
 /// These connect from the joiners' own address faster than a joiner of a debug build can present its ticket.
-/// `joins_get_through_a_flood_of_strangers_from_their_own_address` tests them alone, a siege by hand with the others.
+/// `joins_get_through_a_flood_of_untrusted_peers_from_their_own_address` tests them alone, a siege by hand with the others.
 const TOO_FAST: AttackerKind = AttackerKind::UntrustedPeers;
 
 #[test]

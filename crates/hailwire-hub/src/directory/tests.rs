@@ -223,22 +223,22 @@ fn non_members_see_nothing() {
         NOW,
     )
     .unwrap();
-    let stranger = key(9);
+    let untrusted = key(9);
     assert_eq!(
-        found(&directory, &stranger, "laptop", NOW),
+        found(&directory, &untrusted, "laptop", NOW),
         Err(RefusalReason::NotAMember)
     );
     assert_eq!(
-        found(&directory, &stranger, "absent", NOW),
+        found(&directory, &untrusted, "absent", NOW),
         Err(RefusalReason::NotAMember)
     );
     let search = directory
-        .search(stranger.id(), &SearchRequest::default(), NOW)
+        .search(untrusted.id(), &SearchRequest::default(), NOW)
         .map_err(reason);
     assert_eq!(search, Err(RefusalReason::NotAMember));
-    let members = directory.members(stranger.id(), None, NOW).map_err(reason);
+    let members = directory.members(untrusted.id(), None, NOW).map_err(reason);
     assert_eq!(members, Err(RefusalReason::NotAMember));
-    let record = publish(&mut directory, &stranger, record(None, &[], 1, NOW), NOW);
+    let record = publish(&mut directory, &untrusted, record(None, &[], 1, NOW), NOW);
     assert_eq!(record, Err(RefusalReason::NotAMember));
 }
 

@@ -120,21 +120,21 @@ async fn non_members_see_only_that_there_is_a_hub() {
         .publish(&member.record(Some("laptop"), 1))
         .await
         .unwrap();
-    let stranger = hub.unjoined_node(9);
-    assert_eq!(stranger.client.health().await.unwrap().hub, hub.hub.id());
+    let untrusted = hub.unjoined_node(9);
+    assert_eq!(untrusted.client.health().await.unwrap().hub, hub.hub.id());
     let not = Err(RefusalReason::NotAMember);
-    let lookup = stranger.client.lookup(&"laptop".parse().unwrap()).await;
+    let lookup = untrusted.client.lookup(&"laptop".parse().unwrap()).await;
     assert_eq!(lookup.map(drop).map_err(reason), not);
-    let search = stranger
+    let search = untrusted
         .client
         .search(&hailwire_wire::directory::SearchRequest::default())
         .await;
     assert_eq!(search.map(drop).map_err(reason), not);
     assert_eq!(
-        stranger.client.members().await.map(drop).map_err(reason),
+        untrusted.client.members().await.map(drop).map_err(reason),
         not
     );
-    assert_eq!(stranger.publish(&stranger.record(None, 1)).await, not);
+    assert_eq!(untrusted.publish(&untrusted.record(None, 1)).await, not);
 }
 
 #[tokio::test]

@@ -87,8 +87,8 @@ async fn members_reach_each_other_through_the_relay_over_plain_http() {
 #[tokio::test]
 async fn the_relay_refuses_a_node_that_is_not_a_member() {
     let hub = TestHub::https().await;
-    let stranger = hub.unjoined_node(1);
-    let endpoint = endpoint(&hub, &stranger, 1).await;
+    let untrusted = hub.unjoined_node(1);
+    let endpoint = endpoint(&hub, &untrusted, 1).await;
     let mut status = endpoint.home_relay_status();
     let refused = async {
         loop {

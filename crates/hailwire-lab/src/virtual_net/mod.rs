@@ -1,4 +1,4 @@
-//! The virtual tier: a network in one process, in virtual time, for tests of whole houses in
+//! The virtual tier: a network in one process, in virtual time, for tests of whole systems in
 //! milliseconds.
 //!
 //! Run it on tokio's single-threaded runtime with its clock paused

@@ -4,7 +4,7 @@
 //! carriers. What goes beyond is lent out of one pool for all: first come, first served, but nobody may
 //! have more than [`ALPHA`] times what is left (the dynamic threshold of Choudhury and Hahne, 1998). So one
 //! peer alone has nearly all of the pool, many that want it share it, and something always remains for
-//! who comes next. A stranger has a small promise and borrows nothing.
+//! who comes next. An untrusted peer has a small promise and borrows nothing.
 //!
 //! What is charged is what a peer can grow at will: connections, streams, unread and unsent bytes.
 //! Whoever is refused is told (`resource_exhausted`) or waits.
@@ -20,7 +20,7 @@ use std::sync::{
 /// Bytes that each peer is promised.
 pub const PEER: usize = 3 << 19;
 
-/// Bytes that each stranger is promised.
+/// Bytes that each untrusted peer is promised.
 pub const UNTRUSTED: usize = 5 << 17;
 
 /// Bytes that are lent beyond promises, to all peers together.
@@ -94,7 +94,7 @@ impl PeerAccount {
         Self::with(budget, PEER)
     }
 
-    /// The account of a stranger, which borrows nothing until [`PeerAccount::welcome`].
+    /// The account of an untrusted peer, which borrows nothing until [`PeerAccount::welcome`].
     #[must_use]
     pub fn untrusted(budget: Arc<MemoryBudget>) -> Arc<Self> {
         Self::with(budget, UNTRUSTED)
@@ -108,9 +108,9 @@ impl PeerAccount {
         })
     }
 
-    /// The stranger has become a peer.
+    /// The untrusted peer has become a peer.
     pub fn welcome(&self) {
-        // A stranger has borrowed nothing, so no loan changes with this.
+        // An untrusted peer has borrowed nothing, so no loan changes with this.
         self.promised.store(PEER, Relaxed);
     }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_borrows_nothing_until_it_is_welcome() {
+    fn an_untrusted_peer_borrows_nothing_until_it_is_welcome() {
         let budget = Arc::new(MemoryBudget::default());
         let account = PeerAccount::untrusted(budget.clone());
         let mut held = fill(&account);

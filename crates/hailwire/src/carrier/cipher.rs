@@ -6,7 +6,7 @@
 //! `docs/decisions/0015-quic-settings.md` has the figures.
 //!
 //! iroh seals the tokens of its Retry packets (RFC 9000, 8.1.2) with the first cipher of this list and a key
-//! of 32 bytes, whichever cipher that is. ring's AES-128 panics at such a key, which a stranger brings about
+//! of 32 bytes, whichever cipher that is. ring's AES-128 panics at such a key, which an untrusted peer brings about
 //! with one datagram that carries a token. So AES-128 is offered with an AEAD that takes keys of both
 //! lengths ([`AeadForBothLengths`]).
 

@@ -2,7 +2,7 @@
 //!
 //! A session is written once, against the four types of this module, and runs unchanged over QUIC
 //! ([`quic`]), and over anything that is one ordered byte stream, such as a Unix socket or a pipe
-//! in memory, by way of the multiplexer ([`mux`]). HTTP/2 takes its seat here as a third variant,
+//! in memory, by way of the multiplexer ([`mux`]). HTTP/2 is the third variant,
 //! WebSocket as another byte stream under the multiplexer.
 //!
 //! A carrier promises, and the contract suite in `tests/it/carrier.rs` proves for each:
@@ -160,7 +160,7 @@ impl CarrierConnection {
         }
     }
 
-    /// Leaves the peer the room of a stranger ([`ConnectionLimits::STRANGER`]): enough for a ticket and little
+    /// Leaves the peer the room of an untrusted peer ([`ConnectionLimits::UNTRUSTED`]): enough for a ticket and little
     /// more. What it was granted before stays granted, so call it before the first
     /// [`accept`](Self::accept).
     pub fn narrow(&self) {
@@ -171,7 +171,7 @@ impl CarrierConnection {
         }
     }
 
-    /// Gives a stranger that has become a peer the room of one.
+    /// Gives an untrusted peer that has become a peer the room of one.
     pub fn widen(&self) {
         match self {
             Self::Quic(c) => c.widen(),
@@ -269,7 +269,7 @@ pub struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// A stranger's: 8 streams in both directions, none in one, and 128 KiB.
+    /// An untrusted peer's: 8 streams in both directions, none in one, and 128 KiB.
     pub const UNTRUSTED: Self = Self {
         streams: 8,
         unidirectional: 0,

@@ -1,7 +1,7 @@
 //! The QUIC carrier, through iroh.
 //!
 //! A thin mapping: QUIC (RFC 9000) has streams, flow control, resets and datagrams (RFC 9221) of
-//! its own. Only who may write next on a full connection is settled here (`lanes.rs`). Only
+//! its own. Only who may write next on a full connection is settled here (`write_queues.rs`). Only
 //! this file, the overlay and the hub name iroh.
 
 use std::{

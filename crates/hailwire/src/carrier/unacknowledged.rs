@@ -14,7 +14,7 @@ use std::{
 
 use super::budget::{AccountCharge, PeerAccount};
 
-/// Bytes that every connection has room for: a stranger, too, may dial a second time.
+/// Bytes that every connection has room for: an untrusted peer, too, may dial a second time.
 const LEAST: usize = 128 * 1024;
 
 /// How often it is looked whether the peer has acknowledged something, while writers wait.

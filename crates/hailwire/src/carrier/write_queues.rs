@@ -22,7 +22,7 @@ use hailwire_wire::Priority;
 /// Bytes at the beginning of a stream for which lower priorities stand back.
 pub(super) const YIELDING_BYTES: u64 = 3 * 512 * 1024;
 
-/// Bits in which one lane's waiting writes are counted; a connection has far fewer streams.
+/// Bits in which the waiting writes of one priority are counted; a connection has far fewer streams.
 const COUNTER_BITS: u32 = 16;
 
 /// The writes of one connection that wait, by priority.
@@ -34,7 +34,7 @@ pub(super) struct WriteQueues {
     back: Mutex<Vec<Waker>>,
 }
 
-/// A write that waits; lower lanes stand back while this lives.
+/// A write that waits; lower priorities stand back while this lives.
 #[derive(Debug)]
 pub(super) struct QueuedWrite<'a> {
     queues: &'a WriteQueues,

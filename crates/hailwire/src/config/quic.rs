@@ -21,7 +21,7 @@ pub struct QuicSettings {
     pub streams: u32,
     /// Unidirectional streams that a peer may have open at once. Default: 100; at most 65,536, 0 for
     /// none. Sessions use none: what a later version opens is refused stream by stream, and its tunnel
-    /// lives on. Strangers may open none.
+    /// lives on. Untrusted peers may open none.
     pub uni_streams: u32,
     /// Unread bytes of one stream that a peer may have under way. Default: 2 MiB; from 2 MiB, which
     /// an urgent call's beginning may need, to 1 GiB. It bounds the rate of a single answer to this

@@ -9,7 +9,7 @@ use hailwire_wire::NodeId;
 
 use crate::carrier::budget::{MemoryBudget, PeerAccount};
 
-/// Accounts of peers and strangers that hold something.
+/// Accounts of peers and untrusted peers that hold something.
 #[derive(Debug, Default)]
 pub(super) struct PeerAccounts {
     budget: Arc<MemoryBudget>,
@@ -36,7 +36,7 @@ impl PeerAccounts {
         account
     }
 
-    /// A stranger has become a peer.
+    /// An untrusted peer has become a peer.
     pub(super) fn welcome(&self, id: NodeId) {
         let by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = by_peer.get(&id).and_then(Weak::upgrade) {

@@ -5,7 +5,7 @@
 //!
 //! The far side takes a connection by its first `OFFERS`, and calls are placed on it only then: so none is on
 //! a connection that is refused. It may be refused where there is no tunnel beside which it could stand, where
-//! there is no room, and to a stranger.
+//! there is no room, and to an untrusted peer.
 
 use std::sync::Arc;
 

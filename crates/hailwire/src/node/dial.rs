@@ -113,8 +113,8 @@ pub(super) async fn dial_by(
     Ok(session)
 }
 
-/// Waits for the far side's greeting, and then makes the session of a trusted peer, which has a
-/// seat, its tunnel. Calls to such a peer wait for neither: they are a round trip sooner back.
+/// Waits for the far side's greeting, and then makes the session of a trusted peer, which may be
+/// called early, its tunnel. Calls to such a peer wait for neither: they are a round trip sooner back.
 async fn greet(
     node: &Arc<NodeInner>,
     id: NodeId,

@@ -1,8 +1,8 @@
 //! Sessions that take calls before their peer has greeted.
 //!
 //! A call need not wait for the greeting, and one that may be made twice not even for the handshake
-//! (docs/concepts/first-flight.md). Each dial that is under way has a seat here; it is gone with the dial,
-//! however that ends.
+//! (docs/concepts/first-flight.md). Each dial that is under way has an entry here; it is gone with the
+//! dial, however that ends.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ struct EarlySession {
 }
 
 /// What makes a session take calls before its peer has greeted. Also a dial that is given up leaves
-/// nothing behind: the seat goes with it.
+/// nothing behind: the entry goes with it.
 #[derive(Debug)]
 pub(crate) struct EarlySessionGuard {
     early: watch::Sender<EarlySessionTable>,
@@ -57,7 +57,7 @@ impl Drop for EarlySessionGuard {
 
 impl EarlySessions {
     /// Lets a session take calls that may be made twice while it is being brought up, for as long as the
-    /// seat is held. Of several to one peer the first has it.
+    /// guard is held. Of several to one peer the first has it.
     pub(crate) fn admit(&self, id: NodeId, session: &Session) -> EarlySessionGuard {
         let early_session = EarlySessionGuard {
             early: self.0.clone(),

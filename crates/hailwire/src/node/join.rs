@@ -253,7 +253,7 @@ async fn redeem_at(
     header::decode(&bytes).map_err(|error| Status::new(Code::Internal, error.to_string()))
 }
 
-/// The inviter's part: a stranger shows its secret. Its greeting, which may have been overtaken by that, is waited for: it says
+/// The inviter's part: an untrusted peer shows its secret. Its greeting, which may have been overtaken by that, is waited for: it says
 /// which start of the node this tunnel is with.
 pub(super) async fn redeemed(
     node: &Arc<NodeInner>,

@@ -108,7 +108,7 @@ impl StreamDispatcher for NodeDispatcher {
         }
     }
 
-    /// What a program, or a stranger that came by itself, offers in this way is nobody's business. An inviter offers
+    /// What a program, or an untrusted peer that came by itself, offers in this way is nobody's business. An inviter offers
     /// before this node trusts it.
     fn offers(&self, session: &Session, page: OfferPage) {
         if let CallOrigin::Peer(id) = self.origin
@@ -139,7 +139,7 @@ async fn carry(
         return Box::pin(refuse(send, reader, &states_a_key())).await;
     }
     let deadline = header.deadline().map(|left| Instant::now() + left);
-    // What is for the node itself, as a stranger's ticket is, is no sign of traffic.
+    // What is for the node itself, as the ticket of an untrusted peer is, is no sign of traffic.
     let traffic = !is_for_node(&header);
     if traffic {
         node.programs.spin.touch();
@@ -310,7 +310,7 @@ async fn route_slowly(
     Ok(CallRoute { to, picked: None })
 }
 
-/// Notes that a stranger wants to be let in, by the name of its greeting, and what it is told.
+/// Notes that an untrusted peer wants to be let in, by the name of its greeting, and what it is told.
 pub(super) async fn refuse_untrusted(node: &NodeInner, session: &Session, peer: NodeId) -> Status {
     // Its call may have overtaken its greeting. Without one it has no name.
     let _ = greeted(session).await;

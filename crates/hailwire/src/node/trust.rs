@@ -447,7 +447,7 @@ impl TrustStore {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a stranger tried something, from this remote end of its connection.
+    /// Notes that an untrusted peer tried something, from this remote end of its connection.
     pub(crate) fn note_untrusted(&self, id: NodeId, claim: &str, from: &str, now_unix: u64) {
         self.pending().note(now_unix, id, claim, from);
     }

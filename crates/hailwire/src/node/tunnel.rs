@@ -49,7 +49,7 @@ const UNTRUSTED_SLOTS: AdmissionShares = AdmissionShares {
     spared_busy: Duration::from_millis(500),
 };
 
-/// How long a stranger may stay.
+/// How long an untrusted peer may stay.
 const UNTRUSTED_STAY: Duration = Duration::from_secs(30);
 
 /// How long a new tunnel's greeting may take.
@@ -77,7 +77,7 @@ impl UntrustedPeers {
         }
     }
 
-    /// A stranger redeems a ticket: it does not make way for a moment.
+    /// An untrusted peer redeems a ticket: it does not make way for a moment.
     pub(super) fn redeems(&self, id: NodeId) {
         if let Some(slot) = self.slots().get(&id) {
             slot.goes_on();
@@ -425,7 +425,7 @@ async fn accept_one(node: Arc<NodeInner>, incoming: iroh::endpoint::Incoming, sl
     Box::pin(arrived(&node, id, connection)).await;
 }
 
-/// The trusted peer that resumes a TLS session with this connection. A stranger may not be early.
+/// The trusted peer that resumes a TLS session with this connection. An untrusted peer may not be early.
 fn resumed(node: &NodeInner, early: &iroh::endpoint::IncomingZeroRttConnection) -> Option<NodeId> {
     if !node.config().quic.zero_rtt {
         return None;
@@ -434,12 +434,12 @@ fn resumed(node: &NodeInner, early: &iroh::endpoint::IncomingZeroRttConnection) 
     node.trust.is_trusted(id).then_some(id)
 }
 
-/// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
+/// Closed by default: an untrusted peer whom no hub vouches for may redeem a ticket, briefly, and there
 /// are few at once, each with little room.
 async fn accept_untrusted(node: &Arc<NodeInner>, id: NodeId, connection: CarrierConnection) {
     let from = RemoteSource::remote(&connection.stats().remote, id);
     let Some(slot) = node.peers.untrusted.gate.enter(from) else {
-        return connection.close(Code::ResourceExhausted, "too many strangers");
+        return connection.close(Code::ResourceExhausted, "too many untrusted peers");
     };
     let slot = Arc::new(slot);
     node.peers.untrusted.slots().insert(id, slot.clone());
@@ -452,7 +452,7 @@ async fn accept_untrusted(node: &Arc<NodeInner>, id: NodeId, connection: Carrier
     }
 }
 
-/// A stranger's stay, until it is trusted, has made way for another, or has been here for long enough.
+/// An untrusted peer's stay, until it is trusted, has made way for another, or has been here for long enough.
 async fn stay(
     node: &Arc<NodeInner>,
     id: NodeId,
@@ -467,10 +467,16 @@ async fn stay(
         () = slot.displaced() => false,
     };
     if !greeted {
-        return session.close(Code::ResourceExhausted, "another stranger needs the place");
+        return session.close(
+            Code::ResourceExhausted,
+            "another untrusted peer needs the place",
+        );
     }
     if additional::is_additional(&session) && !node.trust.is_trusted(id) {
-        return session.close(Code::PermissionDenied, "a stranger has one connection");
+        return session.close(
+            Code::PermissionDenied,
+            "an untrusted peer has one connection",
+        );
     }
     if vouched {
         up(node, id, &session, false);
@@ -490,7 +496,10 @@ async fn stay(
     });
     match stay.await {
         Ok(true) => connection.widen(),
-        Ok(false) => session.close(Code::ResourceExhausted, "another stranger needs the place"),
+        Ok(false) => session.close(
+            Code::ResourceExhausted,
+            "another untrusted peer needs the place",
+        ),
         Err(_) => session.close(Code::PermissionDenied, "this node does not trust yours"),
     }
 }

@@ -1,4 +1,4 @@
-//! The control stream: greetings, liveness, offers and the farewell.
+//! The control stream: greetings, liveness, offers and GOING_AWAY.
 //!
 //! The dialling side opens it as its first stream with `HELLO`; the accepting side answers `HELLO`
 //! on it. Both then send `PING`, `PONG`, `OFFERS` and `GOING_AWAY` as they need. Peers whose lists

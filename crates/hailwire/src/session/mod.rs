@@ -3,7 +3,7 @@
 //! A session opens a stream for each piece of work and answers the streams that the far side
 //! opens. It knows frames, deadlines and cancels; it does not know who may call whom, which is the
 //! business of its [`StreamDispatcher`]. One stream, the control stream, carries greetings, liveness,
-//! offers and the farewell ([`control`]).
+//! offers and GOING_AWAY ([`control`]).
 //!
 //! The rules of each stream are in `spec/session.md`. Nobody waits for the greeting before working,
 //! so the first call on a new connection costs no round trip of its own.
@@ -339,7 +339,7 @@ impl Session {
         }
     }
 
-    /// Says farewell: the far side opens no more work, what runs may finish.
+    /// Sends GOING_AWAY: the far side opens no more work, what runs may finish.
     pub(crate) fn go_away(&self, reason: &str) {
         if !self.shared.going_away.swap(true, Ordering::Relaxed) {
             let reason = reason.to_owned();
@@ -348,7 +348,7 @@ impl Session {
         }
     }
 
-    /// Whether it makes sense to open a stream: neither has the far side said farewell nor is the connection
+    /// Whether it makes sense to open a stream: neither has the far side sent GOING_AWAY nor is the connection
     /// gone, as far as was noticed. Cheap.
     pub(crate) fn takes_work(&self) -> bool {
         let going = &self.shared.peer_going_away;

@@ -1,8 +1,8 @@
-//! What waits to be written on a control stream: answers to pings, pings, the farewell, and the newest
+//! What waits to be written on a control stream: answers to pings, pings, GOING_AWAY, and the newest
 //! list of offers.
 //!
 //! However slowly the far side reads, this holds at most [`MAX_PONGS`] answers, [`MAX_PINGS`] pings, one
-//! farewell, and two lists, both shared with the other sessions: the one that is being written and the
+//! GOING_AWAY, and two lists, both shared with the other sessions: the one that is being written and the
 //! newest. A list in between is left out, so a slow reader gets the last one. A list that was begun is
 //! finished, so one that reads slowly gets whole lists however often they change.
 

@@ -120,7 +120,7 @@ async fn joined_and_called(fixed: Carrier) {
 }
 
 #[tokio::test]
-async fn a_stranger_over_tcp_is_let_in_for_a_ticket_and_nothing_else() {
+async fn an_untrusted_peer_over_tcp_is_let_in_for_a_ticket_and_nothing_else() {
     let far = both("far", |_| {}).await;
     let near = both("near", |config| config.carrier = Carrier::Ws).await;
     let _echo = serve_echo(&far.client(), "echo").await;

@@ -353,7 +353,7 @@ async fn unidirectional_streams_are_stopped_one_by_one_and_their_tunnel_lives() 
 }
 
 #[tokio::test]
-async fn a_stranger_may_open_no_unidirectional_stream() {
+async fn an_untrusted_peer_may_open_no_unidirectional_stream() {
     let host = TestNode::named("alice").await;
     let guest = Guest::by_tunnel(&host, false).await;
     let _control = guest.greet(vec![VERSION.into()]).await;

@@ -14,7 +14,7 @@ use tokio::{net::TcpStream, time::timeout};
 use crate::{
     fixtures::identity,
     initial::{Initial, client_hello, crypto},
-    packet::{PING, answer, forge_until_retry, node_of, stranger},
+    packet::{PING, answer, forge_until_retry, node_of, untrusted_socket},
     test_node::{self, PATIENCE, TestNode, call, serve_echo},
 };
 
@@ -50,7 +50,7 @@ async fn joins(host: &TestNode) {
 async fn handshakes_begun_from_proved_addresses_keep_nobody_out_for_long() {
     let host = TestNode::named("alice").await;
     let _echo = serve_echo(&host.client(), "echo").await;
-    let socket = stranger(&host).await;
+    let socket = untrusted_socket(&host).await;
     forge_until_retry(&socket).await;
     for n in 0_u64..200 {
         let begun = Initial::new(&n.to_le_bytes(), PING).datagram();
@@ -112,15 +112,15 @@ async fn tcp_connections_that_stop_in_their_first_words_keep_other_addresses_in(
 }
 
 #[tokio::test]
-async fn strangers_who_stay_stop_no_join_and_the_oldest_is_told_why_it_goes() {
+async fn untrusted_peers_who_stay_stop_no_join_and_the_oldest_is_told_why_it_goes() {
     let host = with_tcp().await;
     let _echo = serve_echo(&host.client(), "echo").await;
-    let mut strangers = Vec::new();
+    let mut untrusted = Vec::new();
     for _ in 0..40 {
-        strangers.push(connect(&host, TcpCarrier::Ws).await);
+        untrusted.push(connect(&host, TcpCarrier::Ws).await);
     }
     joins(&host).await;
-    let oldest = timeout(PATIENCE, strangers[0].closed()).await.unwrap();
+    let oldest = timeout(PATIENCE, untrusted[0].closed()).await.unwrap();
     let ConnectionError::Closed { code, .. } = &oldest else {
         panic!("{oldest:?}");
     };
@@ -129,7 +129,7 @@ async fn strangers_who_stay_stop_no_join_and_the_oldest_is_told_why_it_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn joins_get_through_a_flood_of_strangers_from_their_own_address() {
+async fn joins_get_through_a_flood_of_untrusted_peers_from_their_own_address() {
     let host = with_tcp().await;
     let _echo = serve_echo(&host.client(), "echo").await;
     let (id, address) = (host.node.id(), host.node.tcp_sockets()[0]);
@@ -163,7 +163,7 @@ async fn joins_get_through_a_flood_of_strangers_from_their_own_address() {
 /// Bytes that a node sends to somebody whose address is not proved, for those that it got.
 async fn amplified(frames: &[u8], padded: usize) -> (usize, usize) {
     let host = TestNode::named("alice").await;
-    let socket = stranger(&host).await;
+    let socket = untrusted_socket(&host).await;
     let mut begun = Initial::new(b"begun-01", frames);
     begun.padded = padded;
     let datagram = begun.datagram();

@@ -1,4 +1,4 @@
-//! Whatever a stranger puts into a datagram, a node lives and takes calls.
+//! Whatever an untrusted peer puts into a datagram, a node lives and takes calls.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -44,11 +44,11 @@ pub(crate) async fn node_of(config: Config) -> TestNode {
 }
 
 /// A socket of somebody who knows nothing but the node's address.
-pub(crate) async fn stranger(host: &TestNode) -> UdpSocket {
-    stranger_to(host.node.sockets()[0]).await
+pub(crate) async fn untrusted_socket(host: &TestNode) -> UdpSocket {
+    untrusted_socket_to(host.node.sockets()[0]).await
 }
 
-pub(crate) async fn stranger_to(node: SocketAddr) -> UdpSocket {
+pub(crate) async fn untrusted_socket_to(node: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.connect(node).await.unwrap();
     socket
@@ -101,7 +101,7 @@ async fn a_datagram_with_a_token_ends_no_node_whatever_its_cipher() {
         let (friend, host) = tokio::join!(TestNode::named("friend"), node_with(cipher));
         friend.befriend(&host).await;
         let _echo = serve_echo(&host.client(), "echo").await;
-        let socket = stranger(&host).await;
+        let socket = untrusted_socket(&host).await;
         let hello = initial::crypto(0, &initial::client_hello());
         for length in (0..=80).chain([200, 900]) {
             let token = vec![7; length];
@@ -121,7 +121,7 @@ async fn a_flood_of_handshakes_is_answered_with_retry_and_ends_no_node_whatever_
         let (friend, host) = tokio::join!(TestNode::named("friend"), node_with(cipher));
         friend.befriend(&host).await;
         let _echo = serve_echo(&host.client(), "echo").await;
-        let socket = stranger(&host).await;
+        let socket = untrusted_socket(&host).await;
         let sent = forge_until_retry(&socket).await;
         assert!(sent > 100, "only {sent} handshakes may be under way");
         takes_calls(&friend, &host).await;

@@ -29,9 +29,9 @@ async fn both_sides_know_whose_key_the_other_holds() {
 #[tokio::test]
 async fn another_key_than_the_expected_one_ends_the_handshake_on_both_sides() {
     let (_, listener) = listen().await;
-    let (stranger, identity) = identity();
+    let (untrusted, identity) = identity();
     let address = listener.local_addr().unwrap();
-    let dial = tcp::connect(&identity, stranger, address, &TcpCarrier::ALL);
+    let dial = tcp::connect(&identity, untrusted, address, &TcpCarrier::ALL);
     let (near, far) = tokio::join!(dial, async { listener.accept().await.handshake().await });
     assert!(matches!(near, Err(TcpError::WrongPeer)), "{near:?}");
     assert!(far.is_err());

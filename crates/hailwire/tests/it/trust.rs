@@ -76,7 +76,7 @@ async fn a_grant_is_enforced_on_the_receiving_side() {
 }
 
 #[tokio::test]
-async fn a_stranger_is_refused_noted_and_can_be_approved() {
+async fn an_untrusted_peer_is_refused_noted_and_can_be_approved() {
     let (alice, bob) = tokio::join!(TestNode::named("alice"), TestNode::named("bob"));
     let _echo = serve_echo(&alice.client(), "echo").await;
     let add = admin::TrustAdd {

@@ -44,7 +44,7 @@ pub(crate) enum CalloutCommand {
     RateLimit(CalloutRateLimit),
 }
 
-/// Where an agent of the house is served.
+/// Where a built-in agent is served.
 #[derive(Debug, Args)]
 pub(crate) struct ServedAt {
     /// unix:PATH, grpc:ADDRESS, or reverse:PATH for a proxy that is dialled; repeatable

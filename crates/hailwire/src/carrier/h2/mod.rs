@@ -23,7 +23,7 @@
 //!
 //! Bounds: [`H2_MAX_STREAMS`] streams each way, 2 MiB unread for each of them and 32 MiB for each of
 //! the two connections, or what [`ConnectionLimits`] says; heads of [`H2_MAX_HEAD`] bytes. An accepting side that
-//! has not said how much room the peer gets gives it that of a stranger until it first accepts or
+//! has not said how much room the peer gets gives it that of an untrusted peer until it first accepts or
 //! opens a stream.
 
 mod codes;
@@ -319,7 +319,7 @@ impl H2Connection {
         self.shared().place_was_made();
     }
 
-    /// A peer that nobody has called a stranger is none.
+    /// A peer that nobody has called an untrusted peer is none.
     fn settle(&self) {
         if self.shared().lock().limits.is_none() {
             self.widen();

@@ -12,7 +12,7 @@ use crate::carrier::{ReadError, WriteError};
 const REMOTE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 443);
 
-/// A stranger's side of both connections, by the library alone, and the node that it is connected to.
+/// An untrusted peer's side of both connections, by the library alone, and the node that it is connected to.
 struct UntrustedH2Peer {
     node: H2Connection,
     opener: client::SendRequest<Bytes>,
@@ -134,24 +134,24 @@ async fn a_second_connection_that_does_not_come_ends_the_first() {
 
 #[tokio::test]
 async fn a_request_for_anything_else_is_not_found_and_the_rest_goes_on() {
-    let stranger = UntrustedH2Peer::new().await;
-    let (answer, _send) = stranger.open("/etc/passwd").await;
+    let untrusted = UntrustedH2Peer::new().await;
+    let (answer, _send) = untrusted.open("/etc/passwd").await;
     assert_eq!(answer.await.unwrap().status(), 404);
-    let (answer, _send) = stranger.open(CONTROL).await;
+    let (answer, _send) = untrusted.open(CONTROL).await;
     assert_eq!(answer.await.unwrap().status(), 404);
-    stranger.is_served().await;
+    untrusted.is_served().await;
 }
 
 #[tokio::test]
 async fn a_head_past_its_bound_is_refused_and_the_rest_goes_on() {
-    let stranger = UntrustedH2Peer::new().await;
+    let untrusted = UntrustedH2Peer::new().await;
     let mut request = ask(path().path());
     let long = http::HeaderValue::from_bytes(&vec![b'x'; H2_MAX_HEAD]).unwrap();
     request.headers_mut().insert("x", long);
-    let mut opener = stranger.opener.clone().ready().await.unwrap();
+    let mut opener = untrusted.opener.clone().ready().await.unwrap();
     let (answer, _send) = opener.send_request(request, false).unwrap();
     assert_eq!(answer.await.unwrap().status(), 431);
-    stranger.is_served().await;
+    untrusted.is_served().await;
 }
 
 /// An HTTP/2 frame (RFC 9113, 4.1).
@@ -213,21 +213,21 @@ async fn more_streams_than_the_bound_are_refused_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn a_stranger_has_few_streams_accepted_and_little_read_until_it_becomes_a_peer() {
-    let stranger = UntrustedH2Peer::new().await;
-    stranger.node.narrow();
+async fn an_untrusted_peer_has_few_streams_accepted_and_little_read_until_it_becomes_a_peer() {
+    let untrusted = UntrustedH2Peer::new().await;
+    untrusted.node.narrow();
     let mut streams = Vec::new();
     for _ in 0..2 * ConnectionLimits::UNTRUSTED.streams {
-        let (answer, mut send) = stranger.open(path().path()).await;
+        let (answer, mut send) = untrusted.open(path().path()).await;
         send.reserve_capacity(1 << 20);
         streams.push((answer, send));
     }
     let mut held = Vec::new();
     for _ in 0..ConnectionLimits::UNTRUSTED.streams {
-        held.push(stranger.node.accept().await.unwrap());
+        held.push(untrusted.node.accept().await.unwrap());
     }
     poll_fn(|cx| {
-        assert!(stranger.node.shared().poll_accept(cx).is_pending());
+        assert!(untrusted.node.shared().poll_accept(cx).is_pending());
         std::task::Poll::Ready(())
     })
     .await;
@@ -238,18 +238,18 @@ async fn a_stranger_has_few_streams_accepted_and_little_read_until_it_becomes_a_
     );
     // One that is over makes room for another.
     drop(held.pop());
-    held.push(stranger.node.accept().await.unwrap());
-    stranger.node.widen();
+    held.push(untrusted.node.accept().await.unwrap());
+    untrusted.node.widen();
     while held.len() < streams.len() - 1 {
-        held.push(stranger.node.accept().await.unwrap());
+        held.push(untrusted.node.accept().await.unwrap());
     }
 }
 
 #[tokio::test]
 async fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
-    let stranger = UntrustedH2Peer::new().await;
+    let untrusted = UntrustedH2Peer::new().await;
     for _ in 0..10_000 {
-        let Ok(mut opener) = stranger.opener.clone().ready().await else {
+        let Ok(mut opener) = untrusted.opener.clone().ready().await else {
             break;
         };
         let Ok((_, mut send)) = opener.send_request(ask(path().path()), false) else {
@@ -259,7 +259,7 @@ async fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
         tokio::task::yield_now().await;
         send.send_reset(Reason::CANCEL);
     }
-    match stranger.node.closed().await {
+    match untrusted.node.closed().await {
         ConnectionError::Protocol(why) => assert!(why.contains("resets"), "{why}"),
         other => panic!("{other}"),
     }
@@ -271,12 +271,12 @@ async fn capsules_that_cannot_be_end_the_connection_and_the_peer_is_told() {
         (&[0x00, 0x44, 0x4d][..], "1101"),
         (&[0xa8, 0x68, 0x77, 0x01, 0x03], "3 bytes"),
     ] {
-        let mut stranger = UntrustedH2Peer::new().await;
-        let sent = stranger
+        let mut untrusted = UntrustedH2Peer::new().await;
+        let sent = untrusted
             .control
             .send_data(Bytes::copy_from_slice(bytes), false);
         sent.unwrap();
-        match stranger.node.closed().await {
+        match untrusted.node.closed().await {
             ConnectionError::Protocol(why) => assert!(why.contains(part), "{why}"),
             other => panic!("{other}"),
         }
@@ -285,23 +285,23 @@ async fn capsules_that_cannot_be_end_the_connection_and_the_peer_is_told() {
 
 #[tokio::test]
 async fn a_control_stream_that_ends_is_a_lost_connection() {
-    let mut stranger = UntrustedH2Peer::new().await;
-    stranger.control.send_data(Bytes::new(), true).unwrap();
+    let mut untrusted = UntrustedH2Peer::new().await;
+    untrusted.control.send_data(Bytes::new(), true).unwrap();
     assert!(matches!(
-        stranger.node.closed().await,
+        untrusted.node.closed().await,
         ConnectionError::Lost(_)
     ));
-    let mut stranger = UntrustedH2Peer::new().await;
-    stranger.control.send_reset(Reason::CANCEL);
+    let mut untrusted = UntrustedH2Peer::new().await;
+    untrusted.control.send_reset(Reason::CANCEL);
     assert!(matches!(
-        stranger.node.closed().await,
+        untrusted.node.closed().await,
         ConnectionError::Lost(_)
     ));
 }
 
 #[tokio::test]
 async fn a_stop_for_no_stream_is_ignored() {
-    let mut stranger = UntrustedH2Peer::new().await;
+    let mut untrusted = UntrustedH2Peer::new().await;
     let mut bytes = BytesMut::new();
     for stream in [0, 1, 2, 999, u32::MAX] {
         for connection in [ConnectionHalf::Forward, ConnectionHalf::Reverse] {
@@ -314,21 +314,21 @@ async fn a_stop_for_no_stream_is_ignored() {
             .encode(&mut bytes);
         }
     }
-    stranger.control.send_data(bytes.freeze(), false).unwrap();
-    stranger.is_served().await;
+    untrusted.control.send_data(bytes.freeze(), false).unwrap();
+    untrusted.is_served().await;
 }
 
 #[tokio::test]
 async fn a_reset_of_both_directions_is_a_reset_and_a_stop() {
-    let stranger = UntrustedH2Peer::new().await;
+    let untrusted = UntrustedH2Peer::new().await;
     for (reason, code) in [
         (Reason::CANCEL, Code::Cancelled),
         (Reason::ENHANCE_YOUR_CALM, Code::ResourceExhausted),
         (Reason::from(0x1234), Code::Internal),
     ] {
-        let (_answer, mut send) = stranger.open(path().path()).await;
+        let (_answer, mut send) = untrusted.open(path().path()).await;
         send.send_data(Bytes::from_static(b"x"), false).unwrap();
-        let (mut far_send, mut far_recv) = stranger.node.accept().await.unwrap();
+        let (mut far_send, mut far_recv) = untrusted.node.accept().await.unwrap();
         assert_eq!(far_recv.read(1).await.unwrap().unwrap(), "x");
         send.send_reset(reason);
         assert_eq!(far_recv.read(1).await, Err(ReadError::Reset(code)));
@@ -336,7 +336,7 @@ async fn a_reset_of_both_directions_is_a_reset_and_a_stop() {
         let written = far_send.write(Bytes::from_static(b"y")).await;
         assert_eq!(written, Err(WriteError::Stopped(code)));
     }
-    stranger.is_served().await;
+    untrusted.is_served().await;
 }
 
 #[tokio::test]

@@ -90,13 +90,13 @@ impl CarrierListener {
         self.socket.local_addr()
     }
 
-    /// Says at which addresses peers were found before. They get in where strangers have taken every other
+    /// Says at which addresses peers were found before. They get in where untrusted peers have taken every other
     /// place. By default none.
     pub fn know(&mut self, known: impl Fn(IpAddr) -> bool + Send + Sync + 'static) {
         self.known = KnownAddress(Box::new(known));
     }
 
-    /// The next connection, before its handshake: so one slow stranger holds up nobody else. At most 128
+    /// The next connection, before its handshake: so one slow peer holds up nobody else. At most 128
     /// handshakes are under way, 32 of one IPv4 address or IPv6 /64; the oldest silent one makes way.
     ///
     /// # Cancel safety

@@ -283,7 +283,7 @@ async fn a_connection_that_has_nothing_to_stand_beside_is_refused_with_the_reaso
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stranger_gets_no_connection_beside_another() {
+async fn an_untrusted_peer_gets_no_connection_beside_another() {
     let (near, far) = pair(Carrier::Ws, TunnelPool::Fixed(2), TunnelPool::Fixed(1)).await;
     let who = admin::PeerSelector { who: "near".into() };
     let (): () = far

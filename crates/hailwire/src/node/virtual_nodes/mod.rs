@@ -3,7 +3,7 @@
 //! A [`VirtualNodes`] is where such nodes live. They are started as any node is, with a data folder, trust in
 //! SQLite and all their tasks, and listen nowhere. Where one dials another over TCP, [`dial`] hands
 //! it the in-memory carrier instead: the multiplexer over a byte stream of `hailwire-lab`, with the
-//! street's delay, loss and rate, after the round trips of a handshake. From there on everything is
+//! network's delay, loss and rate, after the round trips of a handshake. From there on everything is
 //! the node's own: greeting, tunnel, offers, router, pool, silence. Programs are embedded.
 //!
 //! Virtual time needs a runtime with one thread and a paused clock, which jumps when nobody has
@@ -12,7 +12,7 @@
 //! socket, and neither UDP nor TCP nor hubs are there. Looking again for traffic (`limits.spin`)
 //! is off, for that waits for a clock that stands still meanwhile.
 //!
-//! Chance comes from the street's seed, drawn anew for each pair and dial, so that it does not matter in
+//! Chance comes from the network's seed, drawn anew for each pair and dial, so that it does not matter in
 //! which order nodes dial in one instant.
 
 mod tests;
@@ -53,7 +53,7 @@ use crate::{
 };
 
 thread_local! {
-    /// The street of the test that runs on this thread.
+    /// The network of the test that runs on this thread.
     static NETWORK: RefCell<Option<Arc<VirtualNodes>>> = const { RefCell::new(None) };
 }
 
@@ -81,12 +81,12 @@ type FoundHost = (Arc<NodeInner>, Arc<AtomicBool>);
 const FIRST_SYN: Duration = Duration::from_secs(1);
 
 impl VirtualNodes {
-    /// A street whose nodes are all `link` away from each other, for this thread. A link is what a
+    /// A network whose nodes are all `link` away from each other, for this thread. A link is what a
     /// topology file says of one, in KDL.
     pub(super) fn new(link: &str, seed: u64) -> Arc<Self> {
         let text = format!("host \"a\" {{ link {{ {link} }} }}\nhost \"b\"");
         let network = Arc::new(Self {
-            topology: Topology::parse(&text, "street").unwrap(),
+            topology: Topology::parse(&text, "network").unwrap(),
             seed,
             hosts: Mutex::default(),
             dials: Mutex::default(),
@@ -187,7 +187,7 @@ impl VirtualNodes {
     }
 }
 
-/// What a dial over TCP finds on this thread's street; `None` where there is no street.
+/// What a dial over TCP finds on this thread's network; `None` where there is none.
 pub(super) async fn dial(near: NodeId, far: NodeId) -> Option<Result<CarrierConnection, String>> {
     let network = NETWORK.with_borrow(Option::clone)?;
     Some(network.connect(near, far).await)

@@ -1,4 +1,4 @@
-//! Houses in virtual time: what takes a day outside takes a moment here, and the same seed brings the
+//! Systems of nodes in virtual time: what takes a day outside takes a moment here, and the same seed brings the
 //! same day.
 
 use std::{
