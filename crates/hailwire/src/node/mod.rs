@@ -283,6 +283,13 @@ impl Node {
         &self.inner
     }
 
+    /// Changes whenever a connection of a tunnel comes up or ends, and when another transport takes new calls: then it is worth
+    /// asking for [`admin::method::STATUS`](crate::admin::method::STATUS) again. The number counts the changes since the start.
+    #[must_use]
+    pub fn tunnel_changes(&self) -> watch::Receiver<u64> {
+        self.inner.peers.changes()
+    }
+
     /// Resolves when somebody asks the node to stop (`hail down`), with the grace time asked for. The
     /// node goes on until [`Node::shutdown`]. Safe to drop.
     pub async fn stop_requested(&self) -> Duration {

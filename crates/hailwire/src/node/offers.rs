@@ -27,6 +27,7 @@ const MAX_TURN: Duration = Duration::from_millis(500);
 pub(super) struct OfferLists {
     waiting: Mutex<OfferQueue<Session>>,
     more: Notify,
+    /// How many lists were entered. Told also when one has come.
     entered: watch::Sender<u64>,
     /// Numbers the lists of this node.
     number: AtomicU64,
@@ -48,6 +49,7 @@ impl OfferLists {
         let now = clock::now();
         if self.lock().heard(id, start, page, session, now) {
             self.more.notify_one();
+            self.entered.send_modify(|_| ());
         }
     }
 
@@ -70,6 +72,11 @@ impl OfferLists {
     fn had_its_turn(&self) {
         self.lock().entered();
         self.entered.send_modify(|entered| *entered += 1);
+    }
+
+    /// Tells when a list has come, and when one was entered.
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.entered.subscribe()
     }
 
     /// How many lists were entered.
@@ -97,7 +104,7 @@ pub(super) fn offers_to(node: &NodeInner, id: NodeId) -> OfferList {
 
 /// Waits until a list of the peer has been entered.
 pub(super) async fn offers_entered(node: &NodeInner, id: NodeId) {
-    let mut entered = node.peers.lists.entered.subscribe();
+    let mut entered = node.peers.lists.subscribe();
     while !node.registry.has_offers(id) {
         // The sender lives in the node.
         if entered.changed().await.is_err() {
@@ -109,7 +116,7 @@ pub(super) async fn offers_entered(node: &NodeInner, id: NodeId) {
 /// Waits until the lists that wait now have had their turn, or an agent is known, and at most
 /// [`MAX_TURN`]: an agent that has just come may be on one of them.
 pub(super) async fn lists_had_their_turn(node: &NodeInner, agent: &AgentName) {
-    let mut entered = node.peers.lists.entered.subscribe();
+    let mut entered = node.peers.lists.subscribe();
     let mut waiting = node.peers.lists.waiting();
     let turns = async {
         while !waiting.is_empty() && !node.registry.knows(agent) {

@@ -39,6 +39,8 @@ pub(crate) struct Peers {
     /// Sessions of dials that are under way and take calls already.
     pub(crate) early: EarlySessions,
     reuse: TunnelReuse,
+    /// Counts changes of the tunnels.
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -134,7 +136,13 @@ impl Peers {
             untrusted: UntrustedPeers::new(),
             early: EarlySessions::default(),
             reuse: TunnelReuse::default(),
+            changes: watch::Sender::new(0),
         }
+    }
+
+    /// Changes whenever a connection of a tunnel comes up or ends, and when another transport takes new calls.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// The tunnel that takes new calls to `id`, if one is up.
@@ -230,6 +238,8 @@ impl Peers {
         state.dials.remove(&id);
         let entered = state.table.handle_connected(id, session, dialled, only);
         state.act();
+        drop(state);
+        self.tell_change();
         entered
     }
 
@@ -245,13 +255,16 @@ impl Peers {
         dialled: bool,
         most: usize,
     ) -> Result<(), Status> {
-        self.change(|table| table.handle_additional(id, session, dialled, most))
+        let entered = self.change(|table| table.handle_additional(id, session, dialled, most));
+        self.tell_change();
+        entered
     }
 
     /// Says which transport takes new calls, and why.
     pub(crate) fn set_carry(&self, id: NodeId, carry: Transport, reason: ChoiceReason) {
         if self.change(|table| table.set_carry(id, carry, reason)) {
             tracing::info!(peer = %id, ?carry, %reason, "new calls");
+            self.tell_change();
         }
     }
 
@@ -267,7 +280,9 @@ impl Peers {
 
     /// Takes a session out after it has ended. Says what is left because of that.
     pub(crate) fn leave(&self, id: NodeId, session: &Session) -> PeerRemains {
-        self.change(|table| table.handle_closed(id, session))
+        let remains = self.change(|table| table.handle_closed(id, session));
+        self.tell_change();
+        remains
     }
 
     /// Forgets a dial that failed.
@@ -327,6 +342,10 @@ impl Peers {
         let outcome = change(&mut state.table);
         state.act();
         outcome
+    }
+
+    fn tell_change(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     fn lock(&self) -> MutexGuard<'_, PeersState> {

@@ -79,7 +79,10 @@ pub(crate) async fn ping(
 
 /// The carrier that takes new calls, and why.
 pub(crate) async fn carrying(host: &TestNode) -> (String, String) {
-    let status = host.status().await;
+    carrying_in(host.status().await)
+}
+
+fn carrying_in(status: admin::NodeStatus) -> (String, String) {
     let tunnel = status.tunnels.into_iter().find(|tunnel| tunnel.carries);
     tunnel.map_or_else(Default::default, |tunnel| (tunnel.carrier, tunnel.why))
 }
@@ -262,18 +265,16 @@ async fn calls_move_to_tcp_when_udp_loses_many_packets() {
 async fn forget_tunnel(near: &TestNode, far: &TestNode, wire: &Wire) {
     let who = admin::PeerSelector { who: "far".into() };
     // An answer may come before the tunnel is up.
-    while near.status().await.tunnels.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    near.once(|status| (!status.tunnels.is_empty()).then_some(()))
+        .await;
     let () = near
         .client()
         .admin(method::TRUST_REMOVE, &who)
         .await
         .unwrap();
     for host in [near, far] {
-        while !host.status().await.tunnels.is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        host.once(|status| status.tunnels.is_empty().then_some(()))
+            .await;
     }
     introduce(near, far, "far", &[wire.address], &[]).await;
 }
@@ -312,9 +313,7 @@ async fn a_call_that_may_be_made_twice_travels_in_the_first_flight_of_a_resumed_
     wire.mute(true);
     let before = wire.passed();
     let answer = calls("");
-    while wire.passed() < before + 6 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wire.has_passed(before + 6).await;
     assert!(comes.try_recv().is_err(), "it came before the handshake");
     wire.mute(false);
     assert_eq!(answer.await.unwrap(), "counted");
@@ -354,13 +353,6 @@ async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
 
 /// Waits until a carrier takes new calls.
 async fn until(host: &TestNode, carrier: &str) {
-    let start = Instant::now();
-    loop {
-        let (now, why) = carrying(host).await;
-        if now == carrier {
-            return;
-        }
-        assert!(start.elapsed() < PATIENCE, "{now}: {why}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    host.once(|status| (carrying_in(status).0 == carrier).then_some(()))
+        .await;
 }

@@ -9,7 +9,6 @@
 #[path = "../../../../fuzz/src/anybody.rs"]
 #[expect(unreachable_pub, reason = "the fuzz targets use it too")]
 mod anybody;
-mod asked;
 mod blame;
 mod byte_stream;
 mod call;
@@ -38,6 +37,7 @@ mod panics;
 mod pool;
 mod port;
 mod reach;
+mod requested_carrier;
 mod resources;
 mod socket;
 #[path = "../../../../fuzz/src/tcp.rs"]

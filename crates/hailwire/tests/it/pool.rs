@@ -36,17 +36,12 @@ async fn with_pool(name: &str, carrier: Carrier, pool: TunnelPool) -> TestNode {
 
 /// Waits until the one tunnel of a node has so many connections.
 async fn has_connections(host: &TestNode, number: u32) -> admin::TunnelStatus {
-    let reached = tokio::time::timeout(PATIENCE, async {
-        loop {
-            let mut tunnels = host.status().await.tunnels;
-            assert!(tunnels.len() <= 1, "one tunnel, however many connections");
-            match tunnels.pop() {
-                Some(tunnel) if tunnel.connections == number => return tunnel,
-                _ => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
-            }
-        }
-    });
-    reached.await.expect("so many connections")
+    let with_so_many = |status: admin::NodeStatus| {
+        let mut tunnels = status.tunnels;
+        assert!(tunnels.len() <= 1, "one tunnel, however many connections");
+        tunnels.pop().filter(|tunnel| tunnel.connections == number)
+    };
+    host.once(with_so_many).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

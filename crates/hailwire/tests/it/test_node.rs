@@ -61,6 +61,21 @@ impl TestNode {
         status(&self.client()).await
     }
 
+    /// What `find` finds in the node's status, once it does; asked again whenever the tunnels change.
+    pub(crate) async fn once<T>(&self, find: impl Fn(admin::NodeStatus) -> Option<T>) -> T {
+        let mut changes = self.node.tunnel_changes();
+        let found = async {
+            loop {
+                if let Some(found) = find(self.status().await) {
+                    return found;
+                }
+                changes.changed().await.unwrap();
+            }
+        };
+        let found = tokio::time::timeout(PATIENCE, found).await;
+        found.expect("the status that is waited for")
+    }
+
     /// Stops the node at once and starts it again in the same folder.
     pub(crate) async fn restart(self, name: &str) -> Self {
         self.node.shutdown(Duration::ZERO).await;

@@ -8,11 +8,13 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
-use tokio::{net::UdpSocket, task::JoinSet};
+use tokio::{net::UdpSocket, sync::watch, task::JoinSet};
+
+use crate::test_node::PATIENCE;
 
 /// Passes what comes to [`Wire::address`] on to one far address, and back.
 pub(crate) struct Wire {
@@ -26,14 +28,16 @@ struct State {
     cut: AtomicBool,
     /// One datagram of so many is dropped; 0 for none.
     drops: AtomicU32,
-    passed: AtomicU64,
+    passed: watch::Sender<u64>,
     /// Nothing comes back.
     mute: AtomicBool,
 }
 
 impl State {
     fn passes(&self) -> bool {
-        let number = self.passed.fetch_add(1, Ordering::SeqCst);
+        let mut number = 0;
+        self.passed
+            .send_modify(|passed| number = std::mem::replace(passed, *passed + 1));
         let drops = u64::from(self.drops.load(Ordering::SeqCst));
         // Spread, so that it does not fall in step with who sends what.
         let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -48,7 +52,7 @@ impl Wire {
             far,
             cut: AtomicBool::new(false),
             drops: AtomicU32::new(0),
-            passed: AtomicU64::new(0),
+            passed: watch::Sender::new(0),
             mute: AtomicBool::new(false),
         });
         let address = near.local_addr().unwrap();
@@ -78,7 +82,17 @@ impl Wire {
 
     /// Datagrams that came.
     pub(crate) fn passed(&self) -> u64 {
-        self.state.passed.load(Ordering::SeqCst)
+        *self.state.passed.borrow()
+    }
+
+    /// Waits until so many datagrams came.
+    pub(crate) async fn has_passed(&self, number: u64) {
+        let mut passed = self.state.passed.subscribe();
+        let so_many = passed.wait_for(|passed| *passed >= number);
+        tokio::time::timeout(PATIENCE, so_many)
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 

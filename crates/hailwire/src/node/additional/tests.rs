@@ -62,19 +62,26 @@ impl TestNode {
 
     /// The connections to a peer, once there are so many.
     async fn connections(&self, peer: &Self, number: usize) -> Vec<Session> {
-        let reached = timeout(PATIENCE, async {
+        let all = || -> Vec<Session> {
+            let of = |transport| self.inner().peers.connections(peer.node.id(), transport);
+            Transport::BOTH.into_iter().flat_map(of).collect()
+        };
+        self.once(|| Some(all()).filter(|all| all.len() == number))
+            .await
+    }
+
+    /// What `find` finds, once it does; asked again whenever the tunnels change.
+    pub(in crate::node) async fn once<T>(&self, find: impl Fn() -> Option<T>) -> T {
+        let mut changes = self.inner().peers.changes();
+        let found = async {
             loop {
-                let ways = Transport::BOTH.into_iter();
-                let all: Vec<Session> = ways
-                    .flat_map(|way| self.inner().peers.connections(peer.node.id(), way))
-                    .collect();
-                if all.len() == number {
-                    return all;
+                if let Some(found) = find() {
+                    return found;
                 }
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                changes.changed().await.unwrap();
             }
-        });
-        reached.await.expect("so many connections")
+        };
+        timeout(PATIENCE, found).await.expect("it was found")
     }
 }
 
@@ -110,20 +117,53 @@ pub(in crate::node) async fn serve_echo(host: &TestNode, name: &str) -> ServeHan
     host.client().serve(agent, echo).await.unwrap()
 }
 
-/// An agent that answers once it is let go.
-async fn serve_held(host: &TestNode) -> (ServeHandle, watch::Sender<bool>) {
-    let go = watch::Sender::new(false);
-    let held = go.clone();
-    let wait = move |_: Request| {
-        let mut held = held.subscribe();
-        async move {
-            held.wait_for(|go| *go).await.unwrap();
-            Ok(Response::new("late"))
+/// Waits until a list of a peer that says this name has been entered.
+pub(in crate::node) async fn known(host: &TestNode, name: &str) {
+    let mut entered = host.inner().peers.lists.subscribe();
+    let name = name.parse().unwrap();
+    let known = async {
+        while !host.inner().registry.knows(&name) {
+            entered.changed().await.unwrap();
         }
     };
-    let agent = Agent::new("held").unwrap();
-    let serving = host.client().serve(agent, wait).await.unwrap();
-    (serving, go)
+    timeout(PATIENCE, known)
+        .await
+        .expect("the list was entered");
+}
+
+/// An agent that answers once it is let go.
+struct HeldAgent {
+    _serving: ServeHandle,
+    go: watch::Sender<bool>,
+    /// How many calls have reached it.
+    begun: watch::Receiver<u64>,
+}
+
+impl HeldAgent {
+    async fn serve(host: &TestNode) -> Self {
+        let (go, (count, begun)) = (watch::Sender::new(false), watch::channel(0));
+        let held = go.clone();
+        let wait = move |_: Request| {
+            count.send_modify(|begun| *begun += 1);
+            let mut held = held.subscribe();
+            async move {
+                held.wait_for(|go| *go).await.unwrap();
+                Ok(Response::new("late"))
+            }
+        };
+        let agent = Agent::new("held").unwrap();
+        Self {
+            _serving: host.client().serve(agent, wait).await.unwrap(),
+            go,
+            begun,
+        }
+    }
+
+    /// Waits until so many calls have reached it: they are in flight on both sides.
+    async fn has(&mut self, number: u64) {
+        let reached = self.begun.wait_for(|begun| *begun == number);
+        timeout(PATIENCE, reached).await.unwrap().unwrap();
+    }
 }
 
 pub(in crate::node) async fn call(client: &Client, to: &str) -> Result<bytes::Bytes, Status> {
@@ -141,21 +181,11 @@ fn begin(client: &Client, number: usize) -> JoinSet<Result<bytes::Bytes, Status>
     calls
 }
 
-/// Waits until so many calls are in flight on these.
-async fn in_flight(sessions: &[Session], number: u64) {
-    let reached = timeout(PATIENCE, async {
-        while sessions.iter().map(Session::in_flight).sum::<u64>() != number {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    });
-    reached.await.expect("so many calls in flight");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tunnel_has_as_many_connections_as_the_dialler_is_set_up_for_and_calls_spread() {
     for carrier in CARRIERS {
         let (near, far) = pair(carrier, TunnelPool::Fixed(4), TunnelPool::Fixed(1)).await;
-        let (_held, go) = serve_held(&far).await;
+        let mut held = HeldAgent::serve(&far).await;
         let _echo = serve_echo(&far, "echo").await;
         assert_eq!(call(&near.client(), "echo@far").await.unwrap(), "hello");
         let ours = near.connections(&far, 4).await;
@@ -164,12 +194,12 @@ async fn a_tunnel_has_as_many_connections_as_the_dialler_is_set_up_for_and_calls
         for number in 1..=12 {
             let client = near.client();
             calls.spawn(async move { call(&client, "held@far").await });
-            in_flight(&theirs, number).await;
+            held.has(number).await;
         }
         for session in ours.iter().chain(&theirs) {
             assert_eq!(session.in_flight(), 3, "{carrier:?}");
         }
-        go.send_replace(true);
+        held.go.send_replace(true);
         while let Some(answer) = calls.join_next().await {
             assert_eq!(answer.unwrap().unwrap(), "late");
         }
@@ -193,13 +223,14 @@ async fn a_tunnel_has_as_many_connections_as_the_dialler_is_set_up_for_and_calls
 async fn the_others_go_on_when_the_first_dies_and_it_is_made_good() {
     for carrier in CARRIERS {
         let (near, far) = pair(carrier, TunnelPool::Fixed(4), TunnelPool::Fixed(1)).await;
-        let (_held, go) = serve_held(&far).await;
+        let mut held = HeldAgent::serve(&far).await;
         let _echo = serve_echo(&far, "echo").await;
         call(&near.client(), "echo@far").await.unwrap();
         let ours = near.connections(&far, 4).await;
         far.connections(&near, 4).await;
         let mut calls = begin(&near.client(), 8);
-        in_flight(&ours, 8).await;
+        held.has(8).await;
+        assert_eq!(ours.iter().map(Session::in_flight).sum::<u64>(), 8);
         let on_the_first = ours[0].in_flight();
         assert!((1..8).contains(&on_the_first), "{on_the_first}");
 
@@ -211,7 +242,7 @@ async fn the_others_go_on_when_the_first_dies_and_it_is_made_good() {
         let now = near.connections(&far, 4).await;
         assert!(now[0].is(&ours[1]), "the eldest is the first");
         assert_eq!(far.connections(&near, 4).await.len(), 4);
-        go.send_replace(true);
+        held.go.send_replace(true);
         let (mut lost, mut answered) = (0, 0);
         while let Some(answer) = calls.join_next().await {
             match answer.unwrap() {
@@ -226,12 +257,7 @@ async fn the_others_go_on_when_the_first_dies_and_it_is_made_good() {
         );
         // What is offered later arrives by the one that is the first now.
         let _later = serve_echo(&far, "later").await;
-        let known = timeout(PATIENCE, async {
-            while !near.inner().registry.knows(&"later".parse().unwrap()) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        });
-        known.await.unwrap();
+        known(&near, "later").await;
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
     carrier::{CarrierConnection, RecvStream, SendStream, quic},
     config::{Carrier, TunnelPool},
-    node::additional::tests::{PATIENCE, TestNode, call, pair, serve_echo},
+    node::additional::tests::{PATIENCE, TestNode, call, known, pair, serve_echo},
 };
 
 /// A trusted peer that says what it likes on its control stream.
@@ -100,35 +100,11 @@ fn offered(names: impl Iterator<Item = String>) -> Vec<AgentOffer> {
     names.map(|name| offer(&name, 200)).collect()
 }
 
-/// Waits until a peer's list that says this name has been entered.
-async fn known(host: &TestNode, name: &str) {
-    let mut entered = host.inner().peers.lists.entered.subscribe();
-    let name = name.parse().unwrap();
-    let known = async {
-        while !host.inner().registry.knows(&name) {
-            entered.changed().await.unwrap();
-        }
-    };
-    timeout(PATIENCE, known)
-        .await
-        .expect("the list was entered");
-}
-
 /// The tunnel to a peer. A call may be answered before it is there: in the first flight.
 async fn tunnel(here: &TestNode, there: &TestNode) -> Session {
-    let up = async {
-        loop {
-            let all = here
-                .inner()
-                .peers
-                .connections(there.node.id(), Transport::Udp);
-            if let Some(tunnel) = all.into_iter().next() {
-                return tunnel;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    timeout(PATIENCE, up).await.expect("a tunnel")
+    let peers = &here.inner().peers;
+    let connections = || peers.connections(there.node.id(), Transport::Udp);
+    here.once(|| connections().into_iter().next()).await
 }
 
 async fn serve(host: &TestNode, agent: Agent) -> Result<ServeHandle, hailwire_wire::Status> {
@@ -204,7 +180,7 @@ async fn a_thousand_agents_with_a_sentence_each_are_offered_whole() {
     // They go as they came.
     drop(serving);
     let left = async {
-        let mut entered = near.inner().peers.lists.entered.subscribe();
+        let mut entered = near.inner().peers.lists.subscribe();
         while near.inner().registry.offers_of(far.node.id()) != 1 {
             entered.changed().await.unwrap();
         }
@@ -258,17 +234,9 @@ async fn a_slow_reader_gets_whole_lists_and_the_last_of_them() {
     const LISTS: u64 = 500;
     let (near, _far) = pair(Carrier::Quic, TunnelPool::Fixed(1), TunnelPool::Fixed(1)).await;
     let mut guest = ScriptedPeer::of(&near).await;
-    let up = async {
-        while !near.inner().peers.has(guest.id) {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    timeout(PATIENCE, up).await.unwrap();
-    let session = near
-        .inner()
-        .peers
-        .connections(guest.id, Transport::Udp)
-        .remove(0);
+    let peers = &near.inner().peers;
+    let connections = || peers.connections(guest.id, Transport::Udp);
+    let session = near.once(|| connections().into_iter().next()).await;
     // 100 MB of lists, of which it reads none.
     let first = next_list(near.inner());
     for _ in 0..LISTS {
@@ -339,6 +307,7 @@ async fn a_bare_call_waits_for_a_list_that_has_not_had_its_turn() {
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
     let mut serving = Vec::new();
+    let mut entered = near.inner().peers.lists.subscribe();
     // Sooner or later a list finds that the far node's turns are used up.
     for index in 0.. {
         assert!(index < 100, "no list ever waits");
@@ -361,7 +330,7 @@ async fn a_bare_call_waits_for_a_list_that_has_not_had_its_turn() {
                 if near.inner().registry.knows(&agent) {
                     return false;
                 }
-                tokio::task::yield_now().await;
+                entered.changed().await.unwrap();
             }
         };
         let waits = timeout(PATIENCE, waits).await.unwrap();

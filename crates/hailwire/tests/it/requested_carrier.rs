@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use hailwire::{
@@ -37,9 +36,9 @@ async fn met(far: &TestNode, near: &TestNode) {
 /// An agent that answers with the carriers whose tunnels have a call in flight at its node, and with
 /// the carrier that its header names.
 async fn serve_which(host: &TestNode) -> ServeHandle {
-    let client = host.client();
+    let (client, changes) = (host.client(), host.node.tunnel_changes());
     let which = move |request: Request| {
-        let client = client.clone();
+        let (client, mut changes) = (client.clone(), changes.clone());
         async move {
             loop {
                 let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
@@ -50,7 +49,7 @@ async fn serve_which(host: &TestNode) -> ServeHandle {
                     words.push(&request.header().carrier);
                     return Ok(Response::new(words.join(" ")));
                 }
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                changes.changed().await.expect("the node is there");
             }
         }
     };
