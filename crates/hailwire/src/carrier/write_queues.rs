@@ -5,7 +5,7 @@
 //! next bit of room: an urgent call behind many bulk writers might wait for the last of them. So
 //! while a write waits, those of lower priority stand back and do not try.
 //!
-//! A stream is stood back for only at its beginning, for [`HEAD_START`] bytes. That is less than
+//! A stream is stood back for only at its beginning, for [`YIELDING_BYTES`] bytes. That is less than
 //! what every stream may send without a word from its reader, so such a write waits for room on
 //! the connection and never for its own reader: a reader that stalls holds up nobody else.
 

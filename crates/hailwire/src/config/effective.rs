@@ -108,8 +108,8 @@ impl Config {
         }
         values.extend(self.hubs.iter().map(|hub| ("hub", text(hub))));
         values.push(("carrier", text(&self.carrier.name())));
-        let head_start = humantime::format_duration(self.head_start);
-        values.push(("head-start", text(&head_start)));
+        let connection_attempt_delay = humantime::format_duration(self.connection_attempt_delay);
+        values.push(("connection-attempt-delay", text(&connection_attempt_delay)));
         values.extend(self.peers.iter().map(|peer| {
             let carrier = peer.carrier.name();
             (

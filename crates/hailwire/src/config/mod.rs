@@ -10,7 +10,7 @@
 //! listen { udp "0.0.0.0:4242" "[::]:4242"; tcp "0.0.0.0:4242" }
 //! hub "https://hub.example.org"
 //! carrier "auto"
-//! head-start "250ms"
+//! connection-attempt-delay "250ms"
 //! peer "laptop" { carrier "h2" }
 //! pool 1
 //! limits { max-tunnels 1024; grace "10s"; spin "100us" }
@@ -71,10 +71,10 @@ pub struct Config {
     pub hubs: Vec<HubUrl>,
     /// `carrier`: which carriers tunnels use.
     pub carrier: Carrier,
-    /// `head-start`: how long the first carrier of a dial runs alone. Default: 250 ms; from 10 ms to
+    /// `connection-attempt-delay`: how long the first carrier of a dial runs alone. Default: 250 ms; from 10 ms to
     /// 2 s (RFC 8305, 8).
     #[serde(serialize_with = "sections::as_text")]
-    pub head_start: Duration,
+    pub connection_attempt_delay: Duration,
     /// `peer "…" { carrier }`: what holds for single peers. Default: none. At most
     /// [`Config::MAX_PEERS`], the first that is about a peer counts.
     pub peers: Vec<PeerSettings>,
@@ -98,7 +98,7 @@ impl Default for Config {
             listen: ListenSettings::default(),
             hubs: Vec::new(),
             carrier: Carrier::default(),
-            head_start: Duration::from_millis(250),
+            connection_attempt_delay: Duration::from_millis(250),
             peers: Vec::new(),
             pool: TunnelPool::default(),
             limits: LimitSettings::default(),

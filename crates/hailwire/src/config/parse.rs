@@ -28,10 +28,10 @@ pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
                 Ok(())
             })?,
             "carrier" => config.carrier = single(node)?,
-            "head-start" => {
+            "connection-attempt-delay" => {
                 let range = Duration::from_millis(10)..=Duration::from_secs(2);
                 let given = single::<DurationText>(node)?.0;
-                config.head_start = within(node, given, range, written_time)?;
+                config.connection_attempt_delay = within(node, given, range, written_time)?;
             }
             "peer" => {
                 peer(node, &mut config.peers)?;
@@ -66,7 +66,7 @@ pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
                     "listen",
                     "hub",
                     "carrier",
-                    "head-start",
+                    "connection-attempt-delay",
                     "pool",
                     "peer",
                     "limits",

@@ -35,7 +35,7 @@ pub const SETTINGS: &[SettingRow] = &[
         about: "which carriers tunnels use; auto: QUIC first, TCP where it measures better",
     },
     SettingRow {
-        path: "head-start",
+        path: "connection-attempt-delay",
         value: "duration, \"10ms\" to \"2s\"",
         default: "\"250ms\"",
         about: "how long the first carrier of a dial runs alone before the next joins the race (RFC 8305, 8)",

@@ -58,9 +58,9 @@ fn every_setting_is_read() {
 fn a_peer_is_spoken_to_as_its_lines_say() {
     let key = hailwire_wire::NodeId::from_bytes([7; 32]).to_string();
     let config = good(&format!(
-        "head-start \"100ms\"\npeer \"laptop\" {{ carrier \"h2\" }}\npeer \"{key}\" {{ carrier \"quic\" }}"
+        "connection-attempt-delay \"100ms\"\npeer \"laptop\" {{ carrier \"h2\" }}\npeer \"{key}\" {{ carrier \"quic\" }}"
     ));
-    assert_eq!(config.head_start, Duration::from_millis(100));
+    assert_eq!(config.connection_attempt_delay, Duration::from_millis(100));
     let rules: Vec<String> = config
         .peers
         .iter()
@@ -85,8 +85,11 @@ fn a_peer_is_spoken_to_as_its_lines_say() {
         .collect();
     assert_eq!(what(&many), "more than 64 peers");
     for wrong in ["5ms", "3s"] {
-        let text = format!("head-start \"{wrong}\"");
-        assert_eq!(what(&text), "`head-start` must be from \"10ms\" to \"2s\"");
+        let text = format!("connection-attempt-delay \"{wrong}\"");
+        assert_eq!(
+            what(&text),
+            "`connection-attempt-delay` must be from \"10ms\" to \"2s\""
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! Dialling: carriers race as addresses do in Happy Eyeballs (RFC 8305).
 //!
 //! [`hailwire_core::dial_race`] decides which attempt starts when: QUIC first, TCP after the connection attempt delay
-//! (`head-start`), or at once when QUIC has failed; where TCP worked last, TCP first. Whoever is up first and greeted is the
+//! (`connection-attempt-delay`), or at once when QUIC has failed; where TCP worked last, TCP first. Whoever is up first and greeted is the
 //! tunnel. A QUIC dial that lost the race goes on: if it comes up after all, it is the peer's second tunnel.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -71,7 +71,7 @@ pub(super) async fn dial_at(
             Ok((transport, session))
         }
     };
-    let raced = run_race(order, node.config().head_start, start).await;
+    let raced = run_race(order, node.config().connection_attempt_delay, start).await;
     let ((transport, session), mut others) = raced.map_err(|why| all_failed(id, why))?;
     node.peers.note_worked(id, transport);
     if transport == Transport::Tcp {
@@ -182,7 +182,11 @@ pub(super) async fn dial_tcp(
         let identity = node.sockets.tcp.identity.clone();
         async move { tcp::connect(&identity, id, address, which).await }
     };
-    let race = run_race(addresses.iter().copied(), node.config().head_start, start);
+    let race = run_race(
+        addresses.iter().copied(),
+        node.config().connection_attempt_delay,
+        start,
+    );
     match timeout(overlay::DIAL_TIMEOUT, race).await {
         Ok(Ok((connection, _))) => Ok(connection),
         Ok(Err(errors)) => Err(errors.last().map_or_else(

@@ -165,7 +165,7 @@ async fn a_node_behind_a_wall_against_udp_is_reached_over_tcp_within_a_second() 
     introduce(&near, &far, "far", &[wire.address], &far.node.tcp_sockets()).await;
     let start = Instant::now();
     assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
-    // A quarter of a second of head start, and the handshake; a dial over UDP would take ten.
+    // A connection attempt delay of a quarter of a second, and the handshake; a dial over UDP would take ten.
     assert!(
         start.elapsed() < Duration::from_secs(5),
         "{:?}",

@@ -1,8 +1,8 @@
-//! What was typed: the commands of `hail` that this program carries out, with their flags and help.
+//! The command line: the commands of `hail` that this program runs, with their options and help.
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use hailwire_agents::{ListenAddress, rate_limit, waf};
 use hailwire_terminal::global::GlobalArgs;
 
@@ -47,40 +47,47 @@ pub(crate) enum CalloutCommand {
 /// Where a built-in agent is served.
 #[derive(Debug, Args)]
 pub(crate) struct ServedAt {
-    /// unix:PATH, grpc:ADDRESS, or reverse:PATH for a proxy that is dialled; repeatable
-    #[arg(long, value_name = "PLACE", required = true)]
+    /// Address to listen on: unix:PATH or grpc:ADDRESS; or reverse:PATH, to connect to a proxy that listens; repeatable
+    #[arg(long, value_name = "ADDRESS", required = true)]
     pub(crate) listen: Vec<ListenAddress>,
-    /// What is shown to proxies that are dialled
+    /// Token that is shown to the proxies of reverse:PATH
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 }
 
 /// Run the web application firewall that comes with hail, as an inspection agent
 ///
-/// It looks for attacks in the heads of requests, and in their bodies while they come.
+/// It looks for attacks in the headers of requests, and in their bodies as they arrive.
 #[derive(Debug, Args)]
 pub(crate) struct CalloutWaf {
     #[command(flatten)]
     pub(crate) at: ServedAt,
-    /// Folder of rules, or one file [default: those that come with it]
+    /// Folder of rules, or one file [default: the built-in rules]
     #[arg(long, value_name = "DIR")]
     pub(crate) rules: Option<PathBuf>,
-    /// 1 to 4: how many false alarms are accepted for finding more
+    /// Paranoia level, 1 to 4: a higher one finds more attacks and raises more false alarms
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub(crate) paranoia: u8,
     /// Score at which a request is blocked; a critical rule scores 5
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) threshold: u32,
-    /// Block nothing, and only say in the audit what was found
+    /// Block nothing, and only report in the audit what was found
     #[arg(long)]
     pub(crate) detect_only: bool,
-    /// What becomes of a request of which something is not read: block or allow; it is said and counted either way
-    #[arg(long, value_name = "DECISION", default_value = "block", value_parser = ["block", "allow"])]
-    pub(crate) unread: String,
-    /// What the opposite of --unread holds for: content-encoding, charset, content-type, part-encoding, xml-dtd,
-    /// xml-nesting or binary; repeatable [default: binary where --unread is block]
+    /// What to do with a request of which a part cannot be inspected; it is reported and counted either way
+    #[arg(long, value_name = "DECISION", default_value = "block")]
+    pub(crate) unread: UnreadDecision,
+    /// Exception to --unread: content-encoding, charset, content-type, part-encoding, xml-dtd, xml-nesting or binary;
+    /// repeatable [default: binary with --unread block]
     #[arg(long, value_name = "KIND")]
     pub(crate) unread_except: Vec<waf::UnreadKind>,
+}
+
+/// What to do with a request of which a part cannot be inspected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnreadDecision {
+    Block,
+    Allow,
 }
 
 /// Run the rate limiter that comes with hail, as an inspection agent
@@ -95,8 +102,8 @@ pub(crate) struct CalloutRateLimit {
     /// File of limits
     #[arg(long, value_name = "FILE", group = "limits", conflicts_with = "limit")]
     pub(crate) config: Option<PathBuf>,
-    /// What becomes of limits that a proxy pushes: deny, tighten (they are counted besides) or allow
-    /// [default: deny, or allow where there are no limits]
+    /// What to do with limits that a proxy pushes: deny, tighten (they apply in addition) or allow (they replace these)
+    /// [default: deny; allow without limits of its own]
     #[arg(long, value_name = "DECISION")]
     pub(crate) configure: Option<rate_limit::PushPolicy>,
 }

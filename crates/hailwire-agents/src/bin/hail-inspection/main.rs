@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     runtime::end(plan::plan(cli, &around).and_then(run), output)
 }
 
-/// Carries a plan out.
+/// Runs what was planned.
 fn run(plan: Plan) -> Result<(), CommandFailure> {
     let Plan { common, action } = plan;
     match action {

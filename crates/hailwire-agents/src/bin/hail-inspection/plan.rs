@@ -1,4 +1,4 @@
-//! What to do, decided from what was typed, without doing any of it.
+//! What to do, decided from the command line without doing any of it.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,9 @@ use hailwire_terminal::{
     global::{CommonOptions, ProcessSurroundings},
 };
 
-use crate::args::{CalloutCommand, CalloutRateLimit, CalloutWaf, Cli, Command, ServedAt};
+use crate::args::{
+    CalloutCommand, CalloutRateLimit, CalloutWaf, Cli, Command, ServedAt, UnreadDecision,
+};
 
 /// Everything that a run needs to know.
 #[derive(Debug)]
@@ -61,20 +63,20 @@ fn plan_waf(waf: CalloutWaf) -> Action {
         paranoia,
         threshold,
         block: !detect_only,
-        may_be_unread: may_be_unread(&unread, unread_except),
+        may_be_unread: may_be_unread(unread, unread_except),
         ..waf::WafSettings::default()
     };
     Action::Waf(at, settings)
 }
 
 /// What the firewall may leave unread.
-fn may_be_unread(decision: &str, except: Vec<waf::UnreadKind>) -> waf::UnreadSet {
+fn may_be_unread(decision: UnreadDecision, except: Vec<waf::UnreadKind>) -> waf::UnreadSet {
     let any = !except.is_empty();
     let except: waf::UnreadSet = except.into_iter().collect();
     match decision {
-        "allow" => waf::UnreadSet::ALL.without(except),
-        _ if any => except,
-        _ => waf::UnreadSet::OPAQUE,
+        UnreadDecision::Allow => waf::UnreadSet::ALL.without(except),
+        UnreadDecision::Block if any => except,
+        UnreadDecision::Block => waf::UnreadSet::OPAQUE,
     }
 }
 
