@@ -110,11 +110,8 @@ impl Tls13AeadAlgorithm for AeadForBothLengths {
 
 /// The cipher suite of a setting.
 pub(crate) fn suite(cipher: TlsCipher) -> CipherSuite {
-    match cipher.first() {
-        TlsCipher::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
-        TlsCipher::Aes256 => CipherSuite::TLS13_AES_256_GCM_SHA384,
-        TlsCipher::Auto | TlsCipher::Chacha20 => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
-    }
+    let (number, _) = cipher.suite();
+    CipherSuite::from(number)
 }
 
 #[cfg(test)]

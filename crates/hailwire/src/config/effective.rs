@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, LimitSettings, QuicSettings, SETTINGS, TlsCipher, quic::has_aes};
+use super::{Config, LimitSettings, QuicSettings, SETTINGS, quic::has_aes};
 
 /// One setting with the value in force: a row of `hail config show --effective`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,11 +138,7 @@ fn fixed(quic: &QuicSettings) -> Vec<InForce> {
         true => "with",
         false => "without",
     };
-    let first = match quic.cipher.first() {
-        TlsCipher::Aes128 => "TLS13_AES_128_GCM_SHA256",
-        TlsCipher::Aes256 => "TLS13_AES_256_GCM_SHA384",
-        TlsCipher::Auto | TlsCipher::Chacha20 => "TLS13_CHACHA20_POLY1305_SHA256",
-    };
+    let (_, first) = quic.cipher.suite();
     [
         (
             "quic.gro",

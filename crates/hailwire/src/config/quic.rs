@@ -201,6 +201,15 @@ impl TlsCipher {
         }
     }
 
+    /// The cipher suite that this processor offers first for the setting: its number at IANA (RFC 8446, B.4) and its name.
+    pub(crate) fn suite(self) -> (u16, &'static str) {
+        match self.first() {
+            Self::Aes128 => (0x1301, "TLS13_AES_128_GCM_SHA256"),
+            Self::Aes256 => (0x1302, "TLS13_AES_256_GCM_SHA384"),
+            Self::Auto | Self::Chacha20 => (0x1303, "TLS13_CHACHA20_POLY1305_SHA256"),
+        }
+    }
+
     /// The name, as written in the file.
     #[must_use]
     pub const fn name(self) -> &'static str {
