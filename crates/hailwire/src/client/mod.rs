@@ -258,7 +258,7 @@ impl Client {
     /// # async fn example(client: hailwire::Client) -> Result<(), hailwire::Status> {
     /// use hailwire::admin::{self, method};
     ///
-    /// let status: admin::Status = client.admin(method::STATUS, &()).await?;
+    /// let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
     /// println!("{} has {} tunnels", status.id, status.tunnels.len());
     /// # Ok(())
     /// # }

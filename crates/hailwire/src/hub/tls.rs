@@ -61,7 +61,7 @@ impl HubPins {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// let pins = hailwire::hub::tls::Pins::default();
+    /// let pins = hailwire::hub::tls::HubPins::default();
     /// let tls = iroh::tls::CaTlsConfig::custom_server_cert_verifier(Arc::new(move |provider| {
     ///     pins.verifier(provider)
     /// }));
