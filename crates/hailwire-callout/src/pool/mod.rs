@@ -248,6 +248,16 @@ impl AgentPool {
         tokio::time::timeout(within, ready).await.is_ok()
     }
 
+    /// Waits until something holds, which is asked again whenever a connection has opened or ended, an agent has said something
+    /// of itself, or an attempt to connect has failed. Without a bound on its time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn wait_until(&self, holds: impl Fn(&Self) -> bool) {
+        self.shared.until(|| holds(self)).await;
+    }
+
     /// Takes nothing new, lets requests that were begun end, and closes the connections. A request has ended when
     /// nothing of it is in flight and it is complete ([`AgentPool::done`]). Returns whether all did before `within`
     /// was over.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::{Duration, Instant},
 };
@@ -24,10 +24,11 @@ use hailwire_callout::{
     response::HeaderOp,
 };
 use hailwire_pool::BreakerConfig;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     process::{MARK, Process},
-    system::{LONG, eventually},
+    system::LONG,
 };
 
 const KILLS: usize = 1_000;
@@ -155,7 +156,7 @@ async fn asks(
     asker: u64,
     inspector: Arc<Inspector>,
     stop: Arc<AtomicBool>,
-    decided: Arc<AtomicU64>,
+    decided: watch::Sender<u64>,
 ) -> (Count, Count, Duration) {
     let (mut heads, mut pieces, mut longest) = (Count::default(), Count::default(), Duration::ZERO);
     for request in asker.. {
@@ -171,7 +172,7 @@ async fn asks(
         let blocked = heads.blocked;
         heads.add(&verdict, bad);
         if heads.blocked == blocked {
-            decided.fetch_add(1, SeqCst);
+            decided.send_modify(|decided| *decided += 1);
         } else {
             tokio::task::yield_now().await;
         }
@@ -223,13 +224,15 @@ fn is_left(id: u32) -> bool {
 }
 
 /// Kills the agent and starts it again, and again. Gives the processes that there were.
-async fn kills(socket: &Path, pool: &AgentPool, decided: &AtomicU64) -> Vec<u32> {
+async fn kills(socket: &Path, pool: &AgentPool, decided: &watch::Sender<u64>) -> Vec<u32> {
     let mut process = Process::agent(socket);
     let mut started = vec![process.id()];
     for _ in 0..KILLS {
         assert!(pool.ready(LONG).await);
-        let before = decided.load(SeqCst);
-        eventually(|| decided.load(SeqCst) >= before + BETWEEN).await;
+        let mut decided = decided.subscribe();
+        let enough = *decided.borrow() + BETWEEN;
+        let decided = timeout(LONG, decided.wait_for(|decided| *decided >= enough));
+        decided.await.unwrap().unwrap();
         drop(process);
         process = Process::agent(socket);
         started.push(process.id());
@@ -245,10 +248,10 @@ async fn an_agent_killed_a_thousand_times_under_load_leaves_each_event_answered_
     let pool = pool(socket.clone());
     let inspector = inspector(&pool);
     let stop = Arc::new(AtomicBool::new(false));
-    let decided = Arc::new(AtomicU64::new(0));
+    let decided = watch::Sender::new(0);
     let askers: Vec<_> = (0..ASKERS)
         .map(|asker| {
-            let (stop, decided) = (Arc::clone(&stop), Arc::clone(&decided));
+            let (stop, decided) = (Arc::clone(&stop), decided.clone());
             tokio::spawn(asks(asker, Arc::clone(&inspector), stop, decided))
         })
         .collect();
@@ -281,6 +284,7 @@ async fn an_agent_killed_a_thousand_times_under_load_leaves_each_event_answered_
     assert_eq!(left.count(), 0, "no process is left");
 
     let process = Process::agent(&socket);
-    eventually(|| pool.connections().iter().all(Option::is_some)).await;
+    let all_open = pool.wait_until(|pool| pool.connections().iter().all(Option::is_some));
+    timeout(LONG, all_open).await.unwrap();
     drop(process);
 }

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
     process::{self, Process},
-    system::{eventually, head},
+    system::head,
 };
 
 const MANY: u64 = 10_000;
@@ -53,8 +53,8 @@ async fn ten_thousand_connections_between_two_processes_are_each_asked_and_answe
     }
     let folder = tempfile::tempdir().unwrap();
     let (socket, report) = (folder.path().join("agent"), folder.path().join("report"));
-    let agent = Process::agent(&socket);
-    eventually(|| socket.exists()).await;
+    let mut agent = Process::agent(&socket);
+    agent.has_said(process::LISTENING);
     let more = [
         (AGENT, &*agent.id().to_string()),
         (REPORT, report.to_str().unwrap()),

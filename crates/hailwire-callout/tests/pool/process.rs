@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    io::{self, BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -16,6 +17,9 @@ use hailwire_callout::{
 
 /// Names the socket in the environment of a process.
 const SOCKET: &str = "HAILWIRE_TEST_SOCKET";
+
+/// What the agent's process writes when it listens.
+pub(crate) const LISTENING: &str = "listening";
 
 /// What the agent's process sets on everything that it has seen and lets pass.
 pub(crate) const MARK: &str = "x-seen";
@@ -54,6 +58,7 @@ impl Agent for Marking {
 async fn the_agent() {
     let Some(socket) = socket() else { return };
     let listener = agent::uds::UdsListener::bind(socket).unwrap();
+    let _ = writeln!(io::stdout(), "{LISTENING}");
     let options = ServeOptions::default();
     let _ = agent::uds::serve(Arc::new(Marking), listener, &options).await;
 }
@@ -79,10 +84,16 @@ impl Process {
             .env(SOCKET, socket)
             .envs(more.iter().copied())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         Self(child)
+    }
+
+    /// Waits until it has written a line that ends so.
+    pub(crate) fn has_said(&mut self, line: &str) {
+        let said = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
+        assert!(said.map_while(Result::ok).any(|said| said.ends_with(line)));
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -9,9 +9,7 @@ use hailwire_callout::{
 };
 use hailwire_pool::Strategy;
 
-use crate::system::{
-    House, complete, eventually, head, request_body, response_body, response_head,
-};
+use crate::system::{PoolFixture, complete, head, request_body, response_body, response_head};
 
 fn round_robin() -> PoolConfig {
     PoolConfig {
@@ -22,24 +20,24 @@ fn round_robin() -> PoolConfig {
 
 #[tokio::test]
 async fn all_phases_of_a_request_go_to_one_connection() {
-    let house = House::new(3, round_robin()).await;
+    let fixture = PoolFixture::new(3, round_robin()).await;
     let mut used = HashSet::new();
     for request in 0..30 {
         let id = format!("r{request}");
-        let first = house.request(head(&id)).await.unwrap();
+        let first = fixture.request(head(&id)).await.unwrap();
         used.insert(first);
         for index in 0..3 {
-            assert_eq!(house.request(request_body(&id, index)).await, Ok(first));
+            assert_eq!(fixture.request(request_body(&id, index)).await, Ok(first));
         }
-        assert_eq!(house.request(response_head(&id)).await, Ok(first));
+        assert_eq!(fixture.request(response_head(&id)).await, Ok(first));
         for index in 0..3 {
-            assert_eq!(house.request(response_body(&id, index)).await, Ok(first));
+            assert_eq!(fixture.request(response_body(&id, index)).await, Ok(first));
         }
-        assert_eq!(house.request(complete(&id)).await, Ok(first));
+        assert_eq!(fixture.request(complete(&id)).await, Ok(first));
     }
     assert_eq!(used.len(), 3, "different requests share the work");
     assert!(
-        house
+        fixture
             .pool
             .to_openmetrics()
             .contains("requests_bound{agent=\"probe\"} 0\n")
@@ -48,14 +46,14 @@ async fn all_phases_of_a_request_go_to_one_connection() {
 
 #[tokio::test]
 async fn requests_that_overlap_keep_their_connections_apart() {
-    let house = House::new(3, round_robin()).await;
+    let fixture = PoolFixture::new(3, round_robin()).await;
     let mut slots = Vec::new();
     for request in 0..60 {
-        slots.push(house.request(head(&format!("r{request}"))).await.unwrap());
+        slots.push(fixture.request(head(&format!("r{request}"))).await.unwrap());
     }
     for (request, slot) in slots.iter().enumerate().rev() {
         assert_eq!(
-            house.request(response_head(&format!("r{request}"))).await,
+            fixture.request(response_head(&format!("r{request}"))).await,
             Ok(*slot)
         );
     }
@@ -63,47 +61,47 @@ async fn requests_that_overlap_keep_their_connections_apart() {
 
 #[tokio::test]
 async fn sessions_stick_to_a_connection_until_it_is_gone() {
-    let house = House::new(3, round_robin()).await;
+    let fixture = PoolFixture::new(3, round_robin()).await;
     let mut slots = Vec::new();
     for session in ["a", "b", "c"] {
-        let first = house
+        let first = fixture
             .request_in_session(session, &format!("{session}0"))
             .await
             .unwrap();
         for request in 1..5 {
             let id = format!("{session}{request}");
-            assert_eq!(house.request_in_session(session, &id).await, Ok(first));
+            assert_eq!(fixture.request_in_session(session, &id).await, Ok(first));
         }
         slots.push(first);
     }
     assert_eq!(HashSet::<_>::from_iter(&slots).len(), 3);
 
-    house.away.store(true, Ordering::SeqCst);
-    house.agents[slots[0]].hang_up();
-    eventually(|| house.pool.available() == 2).await;
-    let moved = house.request_in_session("a", "x1").await.unwrap();
+    fixture.away.store(true, Ordering::SeqCst);
+    fixture.agents[slots[0]].hang_up();
+    fixture.has_available(2).await;
+    let moved = fixture.request_in_session("a", "x1").await.unwrap();
     assert_ne!(moved, slots[0]);
-    assert_eq!(house.request_in_session("a", "x2").await, Ok(moved));
+    assert_eq!(fixture.request_in_session("a", "x2").await, Ok(moved));
 }
 
 #[tokio::test]
 async fn the_least_loaded_connection_takes_the_next_request() {
-    let house = House::new(3, PoolConfig::default()).await;
-    house.hold(true);
+    let fixture = PoolFixture::new(3, PoolConfig::default()).await;
+    fixture.hold(true);
     let mut asking = Vec::new();
     for request in 0..9 {
-        asking.push(house.begin(head(&format!("r{request}"))).await);
+        asking.push(fixture.begin(head(&format!("r{request}"))).await);
     }
-    let loads: Vec<_> = house.pool.connections().into_iter().flatten().collect();
+    let loads: Vec<_> = fixture.pool.connections().into_iter().flatten().collect();
     assert_eq!(
         loads.iter().map(|c| c.in_flight).collect::<Vec<_>>(),
         [3, 3, 3]
     );
-    house.hold(false);
+    fixture.hold(false);
     for asking in asking {
         assert!(asking.await.unwrap().is_ok());
     }
-    assert_eq!(house.pool.in_flight(), 0);
+    assert_eq!(fixture.pool.in_flight(), 0);
 }
 
 #[tokio::test]
@@ -112,18 +110,21 @@ async fn what_is_new_is_refused_where_no_place_is_left_and_what_was_begun_goes_o
         max_concurrent: 2,
         ..PoolConfig::default()
     };
-    let house = House::new(1, config).await;
-    assert_eq!(house.request(head("begun")).await, Ok(0));
-    house.hold(true);
-    let one = house.begin(head("one")).await;
-    let two = house.begin(head("two")).await;
-    assert_eq!(house.request(head("three")).await, Err(PoolError::Overload));
-    let body = house.begin(request_body("begun", 0)).await;
-    house.hold(false);
+    let fixture = PoolFixture::new(1, config).await;
+    assert_eq!(fixture.request(head("begun")).await, Ok(0));
+    fixture.hold(true);
+    let one = fixture.begin(head("one")).await;
+    let two = fixture.begin(head("two")).await;
+    assert_eq!(
+        fixture.request(head("three")).await,
+        Err(PoolError::Overload)
+    );
+    let body = fixture.begin(request_body("begun", 0)).await;
+    fixture.hold(false);
     for asking in [one, two, body] {
         assert_eq!(asking.await.unwrap(), Ok(0));
     }
-    assert_eq!(house.request(head("three")).await, Ok(0));
+    assert_eq!(fixture.request(head("three")).await, Ok(0));
 }
 
 #[tokio::test]
@@ -132,15 +133,15 @@ async fn a_body_larger_than_the_agent_takes_is_refused_as_that() {
         max_body_size: 6,
         ..AgentLimits::default()
     };
-    let house = House::with_limits(1, PoolConfig::default(), limits).await;
-    assert_eq!(house.request(head("r")).await, Ok(0));
-    assert_eq!(house.request(request_body("r", 0)).await, Ok(0));
+    let fixture = PoolFixture::with_limits(1, PoolConfig::default(), limits).await;
+    assert_eq!(fixture.request(head("r")).await, Ok(0));
+    assert_eq!(fixture.request(request_body("r", 0)).await, Ok(0));
     assert_eq!(
-        house.request(request_body("r", 1)).await,
+        fixture.request(request_body("r", 1)).await,
         Err(PoolError::TooLarge)
     );
     assert!(matches!(
-        house.pool.breaker(),
+        fixture.pool.breaker(),
         hailwire_pool::BreakerState::Closed
     ));
 }
@@ -148,8 +149,8 @@ async fn a_body_larger_than_the_agent_takes_is_refused_as_that() {
 #[tokio::test]
 async fn a_reader_sees_agents_come_change_and_go() {
     let (first, second) = (
-        House::new(1, round_robin()).await,
-        House::new(1, round_robin()).await,
+        PoolFixture::new(1, round_robin()).await,
+        PoolFixture::new(1, round_robin()).await,
     );
     let agents = AgentPools::new();
     let mut reader = agents.reader();
@@ -165,15 +166,15 @@ async fn a_reader_sees_agents_come_change_and_go() {
 
 #[tokio::test]
 async fn a_caller_that_sends_for_itself_leaves_a_place_and_a_count() {
-    let house = House::new(1, round_robin()).await;
+    let fixture = PoolFixture::new(1, round_robin()).await;
     let event = head("r");
-    let call = house.pool.select(None, &event).unwrap();
-    assert_eq!(house.pool.in_flight(), 1);
+    let call = fixture.pool.select(None, &event).unwrap();
+    assert_eq!(fixture.pool.in_flight(), 1);
     call.answered(&Response::block(403), Duration::from_micros(7));
-    assert_eq!(house.pool.in_flight(), 0);
-    drop(house.pool.select(None, &event).unwrap());
-    assert_eq!(house.pool.in_flight(), 0);
-    let phase = house.pool.metrics().phase(event.kind());
+    assert_eq!(fixture.pool.in_flight(), 0);
+    drop(fixture.pool.select(None, &event).unwrap());
+    assert_eq!(fixture.pool.in_flight(), 0);
+    let phase = fixture.pool.metrics().phase(event.kind());
     let counts = phase.answers.each_ref().map(|answers| answers.count());
     assert_eq!((DECISIONS[1], counts), ("block", [0, 1, 0, 0]));
     assert_eq!(phase.answers[1].quantile(1.0), Some(7));

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -30,10 +30,31 @@ pub(crate) struct Probe {
     /// While it is true, nothing is answered.
     holding: watch::Sender<bool>,
     pub(crate) asked: AtomicU32,
-    pub(crate) cancelled: watch::Sender<u32>,
+    pub(crate) cancelled: AtomicU32,
     pub(crate) configured: AtomicU32,
     hosts: Mutex<Vec<HostHandle>>,
     serving: Mutex<Option<JoinHandle<()>>>,
+    /// No connection is served.
+    alone: AtomicBool,
+    /// Changes with each of these.
+    changes: watch::Sender<()>,
+}
+
+/// Its connection is served as long as this lives.
+struct ServedConnection(Arc<Probe>);
+
+impl ServedConnection {
+    fn new(probe: &Arc<Probe>) -> Self {
+        probe.alone.store(false, SeqCst);
+        Self(Arc::clone(probe))
+    }
+}
+
+impl Drop for ServedConnection {
+    fn drop(&mut self) {
+        self.0.alone.store(true, SeqCst);
+        self.0.changes.send_replace(());
+    }
 }
 
 impl Probe {
@@ -53,12 +74,12 @@ impl Probe {
 
     /// Whether its connection has ended.
     pub(crate) fn is_alone(&self) -> bool {
-        let serving = self.serving.lock().unwrap();
-        serving.as_ref().is_none_or(JoinHandle::is_finished)
+        self.alone.load(SeqCst)
     }
 
     async fn answer(&self) -> Response {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.asked.fetch_add(1, SeqCst);
+        self.changes.send_replace(());
         let mut holding = self.holding.subscribe();
         let _ = holding.wait_for(|holding| !holding).await;
         let mut response = Response::allow();
@@ -93,27 +114,30 @@ impl Agent for Probe {
         self.answer().await
     }
     async fn configure(&self, event: Configure) -> Response {
-        self.configured.fetch_add(1, Ordering::SeqCst);
+        self.configured.fetch_add(1, SeqCst);
         if event.config["accept"] == false {
             return Response::block(500);
         }
         Response::allow()
     }
     fn cancelled(&self, _: &str, _: CancelReason) {
-        self.cancelled.send_modify(|count| *count += 1);
+        self.cancelled.fetch_add(1, SeqCst);
+        self.changes.send_replace(());
     }
 }
 
 /// A pool with one connection to each of some agents.
-pub(crate) struct House {
+pub(crate) struct PoolFixture {
     pub(crate) pool: Arc<AgentPool>,
     pub(crate) agents: Vec<Arc<Probe>>,
     /// While it is true, no connection comes about.
     pub(crate) away: Arc<AtomicBool>,
     pub(crate) attempts: Arc<AtomicUsize>,
+    /// Changes with what the agents see.
+    changes: watch::Sender<()>,
 }
 
-impl House {
+impl PoolFixture {
     pub(crate) async fn new(agents: usize, config: PoolConfig) -> Self {
         Self::with_limits(agents, config, AgentLimits::default()).await
     }
@@ -123,11 +147,9 @@ impl House {
         config: PoolConfig,
         limits: AgentLimits,
     ) -> Self {
-        let house = Self::build(agents, config, limits, false);
-        for agent in 1..=agents {
-            eventually(|| house.pool.available() as usize >= agent).await;
-        }
-        house
+        let fixture = Self::build(agents, config, limits, false);
+        fixture.has_available(agents as u32).await;
+        fixture
     }
 
     pub(crate) fn away(config: PoolConfig) -> Self {
@@ -135,6 +157,7 @@ impl House {
     }
 
     fn build(count: usize, config: PoolConfig, limits: AgentLimits, away: bool) -> Self {
+        let changes = watch::Sender::new(());
         let agents: Vec<_> = (0..count)
             .map(|number| {
                 Arc::new(Probe {
@@ -142,10 +165,12 @@ impl House {
                     limits,
                     holding: watch::Sender::new(false),
                     asked: AtomicU32::new(0),
-                    cancelled: watch::Sender::new(0),
+                    cancelled: AtomicU32::new(0),
                     configured: AtomicU32::new(0),
                     hosts: Mutex::default(),
                     serving: Mutex::default(),
+                    alone: AtomicBool::new(true),
+                    changes: changes.clone(),
                 })
             })
             .collect();
@@ -153,10 +178,10 @@ impl House {
         let attempts = Arc::new(AtomicUsize::new(0));
         let (shut, tried, all) = (Arc::clone(&away), Arc::clone(&attempts), agents.clone());
         let connect = connect_with("a socket pair", move |options| {
-            tried.fetch_add(1, Ordering::SeqCst);
+            tried.fetch_add(1, SeqCst);
             let (shut, all) = (Arc::clone(&shut), all.clone());
             Box::pin(async move {
-                if shut.load(Ordering::SeqCst) {
+                if shut.load(SeqCst) {
                     return Err(ConnectError::Refused("away".to_owned()));
                 }
                 let (near, far) = UnixStream::pair()?;
@@ -165,8 +190,9 @@ impl House {
                     let Some(probe) = all.iter().find(|agent| agent.is_alone()) else {
                         return Err(ConnectError::Refused("all are taken".to_owned()));
                     };
-                    let agent = Arc::clone(probe);
+                    let (agent, served) = (Arc::clone(probe), ServedConnection::new(probe));
                     let serving = tokio::spawn(async move {
+                        let _served = served;
                         let _ = agent::serve(agent, far, &ServeOptions::default()).await;
                     });
                     *probe.serving.lock().unwrap() = Some(serving);
@@ -183,7 +209,41 @@ impl House {
             agents,
             away,
             attempts,
+            changes,
         }
+    }
+
+    /// Waits until something holds of the pool.
+    pub(crate) async fn pool_has(&self, holds: impl Fn(&AgentPool) -> bool) {
+        let held = tokio::time::timeout(LONG, self.pool.wait_until(holds));
+        held.await.expect("it comes about");
+    }
+
+    pub(crate) async fn has_available(&self, number: u32) {
+        self.pool_has(|pool| pool.available() == number).await;
+    }
+
+    /// Waits until something holds of what the agents have seen.
+    pub(crate) async fn agents_have(&self, holds: impl Fn(&[Arc<Probe>]) -> bool) {
+        let mut changes = self.changes.subscribe();
+        let held = async {
+            while !holds(&self.agents) {
+                changes.changed().await.unwrap();
+            }
+        };
+        let held = tokio::time::timeout(LONG, held);
+        held.await.expect("it comes about");
+    }
+
+    /// Waits until the connections of all agents have ended.
+    pub(crate) async fn agents_are_alone(&self) {
+        let all_alone = |agents: &[Arc<Probe>]| agents.iter().all(|agent| agent.is_alone());
+        self.agents_have(all_alone).await;
+    }
+
+    /// Drops the pool.
+    pub(crate) fn end_pool(&mut self) {
+        self.pool = Self::away(PoolConfig::default()).pool;
     }
 
     /// Asks, and returns which agent answered.
@@ -205,13 +265,12 @@ impl House {
         let before = self.asked();
         let pool = Arc::clone(&self.pool);
         let asking = tokio::spawn(async move { who(pool.request(event, LONG).await) });
-        eventually(|| self.asked() > before).await;
+        self.agents_have(|agents| asked(agents) > before).await;
         asking
     }
 
     pub(crate) fn asked(&self) -> u32 {
-        let counts = self.agents.iter();
-        counts.map(|agent| agent.asked.load(Ordering::SeqCst)).sum()
+        asked(&self.agents)
     }
 
     pub(crate) fn hold(&self, holding: bool) {
@@ -223,16 +282,9 @@ fn who(answer: Result<Response, PoolError>) -> Result<usize, PoolError> {
     answer.map(|response| response.audit.tags[0].parse().unwrap())
 }
 
-/// Goes on when something holds.
-pub(crate) async fn eventually(holds: impl Fn() -> bool) {
-    let waiting = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(LONG, waiting)
-        .await
-        .expect("it comes about");
+/// How often some agents have been asked.
+pub(crate) fn asked(agents: &[Arc<Probe>]) -> u32 {
+    agents.iter().map(|agent| agent.asked.load(SeqCst)).sum()
 }
 
 pub(crate) fn head(id: &str) -> Event {

@@ -14,7 +14,7 @@ use hailwire_callout::{
 };
 use hailwire_pool::{BreakerConfig, BreakerState};
 
-use crate::system::{House, LONG, eventually, head, request_body, response_head};
+use crate::system::{LONG, PoolFixture, Probe, asked, head, request_body, response_head};
 
 const SOON: Duration = Duration::from_millis(20);
 
@@ -34,27 +34,22 @@ fn eager() -> PoolConfig {
 
 #[tokio::test]
 async fn a_passed_timeout_leaves_nothing_in_flight_and_the_agent_hears_of_it() {
-    let house = House::new(2, eager()).await;
-    house.hold(true);
+    let fixture = PoolFixture::new(2, eager()).await;
+    fixture.hold(true);
     for request in 0..20 {
-        let asked = house.pool.request(head(&format!("r{request}")), SOON).await;
+        let asked = fixture
+            .pool
+            .request(head(&format!("r{request}")), SOON)
+            .await;
         assert_eq!(asked, Err(PoolError::Timeout));
     }
-    assert_eq!(house.pool.in_flight(), 0);
-    for agent in &house.agents {
-        // Each took half of them, so the counts were right all the time.
-        let mut cancelled = agent.cancelled.subscribe();
-        assert!(cancelled.wait_for(|count| *count > 0).await.is_ok());
-    }
-    let all = || {
-        house
-            .agents
-            .iter()
-            .map(|agent| *agent.cancelled.borrow())
-            .sum::<u32>()
-    };
-    eventually(|| all() == 20).await;
-    let timeouts = &house
+    assert_eq!(fixture.pool.in_flight(), 0);
+    let cancelled = |agent: &Arc<Probe>| agent.cancelled.load(Ordering::SeqCst);
+    let all_heard = |agents: &[Arc<Probe>]| agents.iter().map(cancelled).sum::<u32>() == 20;
+    fixture.agents_have(all_heard).await;
+    // Each took half of them, so the counts were right all the time.
+    assert!(fixture.agents.iter().all(|agent| cancelled(agent) > 0));
+    let timeouts = &fixture
         .pool
         .metrics()
         .phase(EventKind::RequestHeaders)
@@ -64,22 +59,22 @@ async fn a_passed_timeout_leaves_nothing_in_flight_and_the_agent_hears_of_it() {
 
 #[tokio::test]
 async fn a_dropped_ask_leaves_nothing_in_flight_and_the_agent_hears_of_it() {
-    let house = House::new(1, eager()).await;
-    house.hold(true);
-    let asking = house.begin(head("r")).await;
-    assert_eq!(house.pool.in_flight(), 1);
+    let fixture = PoolFixture::new(1, eager()).await;
+    fixture.hold(true);
+    let asking = fixture.begin(head("r")).await;
+    assert_eq!(fixture.pool.in_flight(), 1);
     asking.abort();
-    let mut cancelled = house.agents[0].cancelled.subscribe();
-    assert!(cancelled.wait_for(|count| *count == 1).await.is_ok());
-    assert_eq!(house.pool.in_flight(), 0);
-    let phase = house.pool.metrics().phase(EventKind::RequestHeaders);
+    let hears = |agents: &[Arc<Probe>]| agents[0].cancelled.load(Ordering::SeqCst) == 1;
+    fixture.agents_have(hears).await;
+    assert_eq!(fixture.pool.in_flight(), 0);
+    let phase = fixture.pool.metrics().phase(EventKind::RequestHeaders);
     assert_eq!(phase.abandoned.value(), 1);
 }
 
 #[tokio::test]
 async fn a_phase_has_its_own_timeout_and_the_lesser_one_counts() {
     let timeouts = Timeouts::all(LONG).with(EventKind::ResponseHeaders, SOON);
-    let house = House::new(
+    let fixture = PoolFixture::new(
         1,
         PoolConfig {
             timeouts,
@@ -87,13 +82,13 @@ async fn a_phase_has_its_own_timeout_and_the_lesser_one_counts() {
         },
     )
     .await;
-    house.hold(true);
+    fixture.hold(true);
     let started = Instant::now();
     assert_eq!(
-        house.request(response_head("r")).await,
+        fixture.request(response_head("r")).await,
         Err(PoolError::Timeout)
     );
-    let asked = house.pool.request(head("r"), SOON).await;
+    let asked = fixture.pool.request(head("r"), SOON).await;
     assert_eq!(asked, Err(PoolError::Timeout));
     assert!(started.elapsed() < LONG);
 }
@@ -107,7 +102,7 @@ async fn a_degraded_agent_stretches_its_time_as_far_as_it_may() {
             ..AgentHealth::default()
         })
     };
-    let health_of = |house: &House| match house.pool.connections()[0].map(|of| of.state) {
+    let health_of = |fixture: &PoolFixture| match fixture.pool.connections()[0].map(|of| of.state) {
         Some(ConnectionState::Open { health, .. }) => Some(health),
         _ => None,
     };
@@ -120,20 +115,24 @@ async fn a_degraded_agent_stretches_its_time_as_far_as_it_may() {
         (0.01, 10.0, SOON, SOON * 500),
     ] {
         let config = PoolConfig { stretch, ..eager() };
-        let house = House::new(1, config).await;
-        house.agents[0].tell(&degraded(says));
-        eventually(|| health_of(&house) == Some(HealthState::Degraded)).await;
-        house.hold(true);
+        let fixture = PoolFixture::new(1, config).await;
+        fixture.agents[0].tell(&degraded(says));
+        fixture
+            .pool_has(|_| health_of(&fixture) == Some(HealthState::Degraded))
+            .await;
+        fixture.hold(true);
         let started = Instant::now();
-        let asked = house.pool.request(head("r"), SOON).await;
+        let asked = fixture.pool.request(head("r"), SOON).await;
         assert_eq!(asked, Err(PoolError::Timeout));
         let took = started.elapsed();
         assert!(took >= least && took < most, "{says} {stretch}: {took:?}");
         // It is well again.
-        house.agents[0].tell(&Notice::Health(AgentHealth::default()));
-        eventually(|| health_of(&house) == Some(HealthState::Healthy)).await;
+        fixture.agents[0].tell(&Notice::Health(AgentHealth::default()));
+        fixture
+            .pool_has(|_| health_of(&fixture) == Some(HealthState::Healthy))
+            .await;
         let started = Instant::now();
-        let asked = house.pool.request(head("s"), SOON).await;
+        let asked = fixture.pool.request(head("s"), SOON).await;
         assert_eq!(asked, Err(PoolError::Timeout));
         assert!(started.elapsed() < SOON * 500);
     }
@@ -145,79 +144,85 @@ async fn the_breaker_opens_lets_one_probe_in_and_closes() {
         open: Duration::from_millis(200),
         ..BreakerConfig::default()
     };
-    let house = House::new(1, PoolConfig { breaker, ..eager() }).await;
-    house.hold(true);
+    let fixture = PoolFixture::new(1, PoolConfig { breaker, ..eager() }).await;
+    fixture.hold(true);
     for request in 0..5 {
-        let asked = house.pool.request(head(&format!("r{request}")), SOON).await;
+        let asked = fixture
+            .pool
+            .request(head(&format!("r{request}")), SOON)
+            .await;
         assert_eq!(asked, Err(PoolError::Timeout));
     }
-    assert_eq!(house.request(head("open")).await, Err(PoolError::Down));
-    assert_eq!(house.asked(), 5, "nothing reaches the agent");
+    assert_eq!(fixture.request(head("open")).await, Err(PoolError::Down));
+    assert_eq!(fixture.asked(), 5, "nothing reaches the agent");
 
     let probe = loop {
-        let pool = Arc::clone(&house.pool);
+        let pool = Arc::clone(&fixture.pool);
         let mut asking = tokio::spawn(async move { pool.request(head("probe"), LONG).await });
         tokio::select! {
             refused = &mut asking => assert_eq!(refused.unwrap(), Err(PoolError::Down)),
-            () = eventually(|| house.asked() == 6) => break asking,
+            () = fixture.agents_have(|agents| asked(agents) == 6) => break asking,
         }
     };
-    assert_eq!(house.pool.breaker(), BreakerState::HalfOpen);
-    assert_eq!(house.request(head("second")).await, Err(PoolError::Down));
-    house.hold(false);
+    assert_eq!(fixture.pool.breaker(), BreakerState::HalfOpen);
+    assert_eq!(fixture.request(head("second")).await, Err(PoolError::Down));
+    fixture.hold(false);
     assert!(probe.await.unwrap().is_ok());
-    assert_eq!(house.request(head("third")).await, Ok(0));
-    assert_eq!(house.pool.breaker(), BreakerState::Closed);
+    assert_eq!(fixture.request(head("third")).await, Ok(0));
+    assert_eq!(fixture.pool.breaker(), BreakerState::Closed);
 }
 
 #[tokio::test]
 async fn a_body_does_not_change_its_connection_in_the_middle() {
-    let house = House::new(2, eager()).await;
-    let slot = house.request(head("r")).await.unwrap();
-    assert_eq!(house.request(request_body("r", 0)).await, Ok(slot));
-    let ended = house.pool.metrics().disconnected.value();
-    house.agents[slot].hang_up();
-    eventually(|| house.pool.metrics().disconnected.value() > ended && house.pool.available() == 2)
+    let fixture = PoolFixture::new(2, eager()).await;
+    let slot = fixture.request(head("r")).await.unwrap();
+    assert_eq!(fixture.request(request_body("r", 0)).await, Ok(slot));
+    let ended = fixture.pool.metrics().disconnected.value();
+    fixture.agents[slot].hang_up();
+    fixture
+        .pool_has(|pool| pool.metrics().disconnected.value() > ended && pool.available() == 2)
         .await;
     // There are two connections again, one of them in the same slot, and neither has seen the beginning.
     let lost = Err(PoolError::Failed(RequestError::Closed));
-    assert_eq!(house.request(request_body("r", 1)).await, lost);
+    assert_eq!(fixture.request(request_body("r", 1)).await, lost);
     // The next phase begins anew, and stays where it begins.
-    let next = house.request(response_head("r")).await.unwrap();
-    assert_eq!(house.request(response_head("r")).await, Ok(next));
-    assert_eq!(house.pool.metrics().displaced.value(), 1);
+    let next = fixture.request(response_head("r")).await.unwrap();
+    assert_eq!(fixture.request(response_head("r")).await, Ok(next));
+    assert_eq!(fixture.pool.metrics().displaced.value(), 1);
 }
 
 #[tokio::test]
 async fn whoever_waits_when_a_connection_ends_hears_it_at_once() {
-    let house = House::new(1, eager()).await;
-    house.hold(true);
-    let asking = house.begin(head("r")).await;
-    house.agents[0].hang_up();
+    let fixture = PoolFixture::new(1, eager()).await;
+    fixture.hold(true);
+    let asking = fixture.begin(head("r")).await;
+    fixture.agents[0].hang_up();
     let lost = Err(PoolError::Failed(RequestError::Closed));
     assert_eq!(asking.await.unwrap(), lost);
-    house.hold(false);
-    eventually(|| house.pool.available() == 1).await;
-    assert_eq!(house.request(head("s")).await, Ok(0));
+    fixture.hold(false);
+    fixture.has_available(1).await;
+    assert_eq!(fixture.request(head("s")).await, Ok(0));
 }
 
 #[tokio::test]
 async fn an_agent_that_is_away_is_tried_for_ever() {
-    let house = House::away(eager());
-    assert_eq!(house.request(head("r")).await, Err(PoolError::Down));
-    eventually(|| house.attempts.load(Ordering::SeqCst) > 50).await;
-    house.away.store(false, Ordering::SeqCst);
-    assert!(house.pool.ready(LONG).await);
-    assert_eq!(house.request(head("r")).await, Ok(0));
+    let fixture = PoolFixture::away(eager());
+    assert_eq!(fixture.request(head("r")).await, Err(PoolError::Down));
+    fixture
+        .pool_has(|_| fixture.attempts.load(Ordering::SeqCst) > 50)
+        .await;
+    fixture.away.store(false, Ordering::SeqCst);
+    assert!(fixture.pool.ready(LONG).await);
+    assert_eq!(fixture.request(head("r")).await, Ok(0));
 }
 
 #[tokio::test]
 async fn the_first_ask_waits_for_the_first_connection() {
-    let house = House::away(eager());
-    house.away.store(false, Ordering::SeqCst);
+    let fixture = PoolFixture::away(eager());
+    fixture.away.store(false, Ordering::SeqCst);
     // The keepers have not run yet: nothing was awaited.
-    assert_eq!(house.pool.available(), 0);
-    assert_eq!(house.request(head("r")).await, Ok(0));
+    assert_eq!(fixture.pool.available(), 0);
+    assert_eq!(fixture.request(head("r")).await, Ok(0));
 }
 
 #[tokio::test]
@@ -233,22 +238,23 @@ async fn an_agent_that_never_answers_the_handshake_is_given_up() {
     let pool = AgentPool::new("silent", Arc::new(connect), config);
     let asked = pool.request(head("r"), Duration::from_secs(10)).await;
     assert!(matches!(asked, Err(PoolError::Down | PoolError::Timeout)));
-    eventually(|| pool.metrics().connect_failed.value() >= 2).await;
+    let failed_twice = pool.wait_until(|pool| pool.metrics().connect_failed.value() >= 2);
+    tokio::time::timeout(LONG, failed_twice).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_configuration_is_told_on_every_connection_and_a_refusal_is_said() {
-    let house = House::new(3, eager()).await;
+    let fixture = PoolFixture::new(3, eager()).await;
     let push = |accept: bool| Configure {
         correlation_id: "c1".into(),
         config: serde_json::json!({ "accept": accept }),
         config_version: None,
     };
-    assert_eq!(house.pool.configure(push(true)).await, Ok(()));
-    for agent in &house.agents {
+    assert_eq!(fixture.pool.configure(push(true)).await, Ok(()));
+    for agent in &fixture.agents {
         assert_eq!(agent.configured.load(Ordering::SeqCst), 1);
     }
-    let refused = house.pool.configure(push(false)).await;
+    let refused = fixture.pool.configure(push(false)).await;
     assert!(matches!(
         refused,
         Err(PoolError::Failed(RequestError::Refused(_)))
@@ -257,10 +263,7 @@ async fn a_configuration_is_told_on_every_connection_and_a_refusal_is_said() {
 
 #[tokio::test]
 async fn connections_end_with_the_pool() {
-    let house = House::new(2, eager()).await;
-    let House { pool, agents, .. } = house;
-    drop(pool);
-    for agent in agents {
-        eventually(|| agent.is_alone()).await;
-    }
+    let mut fixture = PoolFixture::new(2, eager()).await;
+    fixture.end_pool();
+    fixture.agents_are_alone().await;
 }
