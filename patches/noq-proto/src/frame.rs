@@ -162,7 +162,7 @@ impl TryFrom<u64> for FrameType {
 
 impl FrameType {
     /// The encoded size of this [`FrameType`].
-    const fn size(&self) -> usize {
+    pub(crate) const fn size(&self) -> usize {
         VarInt(self.to_u64()).size()
     }
 }
@@ -939,10 +939,13 @@ impl ConnectionClose {
         out.write(FrameType::ConnectionClose); // 1 byte
         out.write(self.error_code); // <= 8 bytes
         out.write(self.frame_type); // <= 8 bytes
-        let max_len = max_len
-            - 3
-            - self.frame_type.size()
-            - VarInt::from_u64(self.reason.len() as u64).unwrap().size();
+        // Hailwire: by the size of this code, where noq takes every code to fit two bytes.
+        let max_len = max_len.saturating_sub(
+            FrameType::ConnectionClose.size()
+                + VarInt::from(self.error_code).size()
+                + self.frame_type.size()
+                + VarInt::from_u64(self.reason.len() as u64).unwrap().size(),
+        );
         let actual_len = self.reason.len().min(max_len);
         out.write_var(actual_len as u64); // <= 8 bytes
         out.put_slice(&self.reason[0..actual_len]); // whatever's left
@@ -982,7 +985,12 @@ impl ApplicationClose {
     pub(crate) fn encode<W: BufMut>(&self, out: &mut W, max_len: usize) {
         out.write(FrameType::ApplicationClose); // 1 byte
         out.write(self.error_code); // <= 8 bytes
-        let max_len = max_len - 3 - VarInt::from_u64(self.reason.len() as u64).unwrap().size();
+        // Hailwire: by the size of this code, where noq takes every code to fit two bytes.
+        let max_len = max_len.saturating_sub(
+            FrameType::ApplicationClose.size()
+                + self.error_code.size()
+                + VarInt::from_u64(self.reason.len() as u64).unwrap().size(),
+        );
         let actual_len = self.reason.len().min(max_len);
         out.write_var(actual_len as u64); // <= 8 bytes
         out.put_slice(&self.reason[0..actual_len]); // whatever's left
@@ -1053,6 +1061,7 @@ impl PathAck {
             path_id,
             delay,
             ranges,
+            count: ranges.range_count(),
             ecn,
         }
     }
@@ -1064,10 +1073,27 @@ pub(crate) struct PathAckEncoder<'a> {
     pub(super) path_id: PathId,
     pub(super) delay: u64,
     pub(super) ranges: &'a ArrayRangeSet,
+    /// How many of `ranges` are written, the newest first
+    count: usize,
     pub(super) ecn: Option<&'a EcnCounts>,
 }
 
 impl<'a> PathAckEncoder<'a> {
+    /// The same frame with as many ranges as fit into `room` bytes, the newest first
+    ///
+    /// `None` where not even the newest fits.
+    pub(crate) fn within(self, room: usize) -> Option<Self> {
+        let head = self.get_type().size() + VarInt::from_u32(self.path_id.as_u32()).size();
+        let room = room.checked_sub(head)?;
+        let count = ranges_within(self.delay, self.ranges, self.ecn, room);
+        (count > 0).then_some(Self { count, ..self })
+    }
+
+    /// Whether all ranges are written
+    pub(crate) fn is_whole(&self) -> bool {
+        self.count == self.ranges.range_count()
+    }
+
     const fn get_type(&self) -> FrameType {
         match self.ecn.is_some() {
             true => FrameType::PathAckEcn,
@@ -1088,9 +1114,10 @@ impl<'a> Encodable for PathAckEncoder<'a> {
             path_id,
             delay,
             ranges,
+            count,
             ecn,
         } = self;
-        let mut rest = ranges.iter().rev();
+        let mut rest = ranges.iter().rev().take(*count);
         let first = rest
             .next()
             .expect("Caller has verified ranges is non empty");
@@ -1104,7 +1131,7 @@ impl<'a> Encodable for PathAckEncoder<'a> {
         buf.write(*path_id);
         buf.write_var(largest);
         buf.write_var(*delay);
-        buf.write_var(ranges.range_count() as u64 - 1);
+        buf.write_var(*count as u64 - 1);
         buf.write_var(first_size - 1);
         let mut prev = first.start;
         for block in rest {
@@ -1156,7 +1183,12 @@ impl Ack {
         ranges: &'a ArrayRangeSet,
         ecn: Option<&'a EcnCounts>,
     ) -> AckEncoder<'a> {
-        AckEncoder { delay, ranges, ecn }
+        AckEncoder {
+            delay,
+            ranges,
+            count: ranges.range_count(),
+            ecn,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
@@ -1177,10 +1209,56 @@ impl Ack {
 pub(crate) struct AckEncoder<'a> {
     pub(crate) delay: u64,
     pub(crate) ranges: &'a ArrayRangeSet,
+    /// How many of `ranges` are written, the newest first
+    count: usize,
     pub(crate) ecn: Option<&'a EcnCounts>,
 }
 
+/// How many of the newest of `ranges` fit into `room` bytes, with all else of an ACK frame that follows its type
+fn ranges_within(
+    delay: u64,
+    ranges: &ArrayRangeSet,
+    ecn: Option<&EcnCounts>,
+    room: usize,
+) -> usize {
+    let var = |x: u64| VarInt::from_u64(x).map_or(8, VarInt::size);
+    let mut newest_first = ranges.iter().rev();
+    let Some(first) = newest_first.next() else {
+        return 0;
+    };
+    // The number of ranges takes no more bytes where there are fewer.
+    let mut size = var(first.end - 1)
+        + var(delay)
+        + var(ranges.range_count() as u64 - 1)
+        + var(first.end - first.start - 1)
+        + ecn.map_or(0, |ecn| var(ecn.ect0) + var(ecn.ect1) + var(ecn.ce));
+    let (mut count, mut prev) = (0, first.start);
+    for block in newest_first {
+        if size > room {
+            return count;
+        }
+        count += 1;
+        size += var(prev - block.end - 1) + var(block.end - block.start - 1);
+        prev = block.start;
+    }
+    count + usize::from(size <= room)
+}
+
 impl<'a> AckEncoder<'a> {
+    /// The same frame with as many ranges as fit into `room` bytes, the newest first
+    ///
+    /// `None` where not even the newest fits.
+    pub(crate) fn within(self, room: usize) -> Option<Self> {
+        let room = room.checked_sub(self.get_type().size())?;
+        let count = ranges_within(self.delay, self.ranges, self.ecn, room);
+        (count > 0).then_some(Self { count, ..self })
+    }
+
+    /// Whether all ranges are written
+    pub(crate) fn is_whole(&self) -> bool {
+        self.count == self.ranges.range_count()
+    }
+
     const fn get_type(&self) -> FrameType {
         match self.ecn.is_some() {
             true => FrameType::AckEcn,
@@ -1191,8 +1269,13 @@ impl<'a> AckEncoder<'a> {
 
 impl<'a> Encodable for AckEncoder<'a> {
     fn encode<W: BufMut>(&self, buf: &mut W) {
-        let AckEncoder { delay, ranges, ecn } = self;
-        let mut rest = ranges.iter().rev();
+        let AckEncoder {
+            delay,
+            ranges,
+            count,
+            ecn,
+        } = self;
+        let mut rest = ranges.iter().rev().take(*count);
         let first = rest.next().unwrap();
         let largest = first.end - 1;
         let first_size = first.end - first.start;
@@ -1203,7 +1286,7 @@ impl<'a> Encodable for AckEncoder<'a> {
         buf.write(kind);
         buf.write_var(largest);
         buf.write_var(*delay);
-        buf.write_var(ranges.range_count() as u64 - 1);
+        buf.write_var(*count as u64 - 1);
         buf.write_var(first_size - 1);
         let mut prev = first.start;
         for block in rest {
@@ -2086,6 +2169,15 @@ pub(crate) struct AckFrequency {
 impl AckFrequency {
     const fn get_type(&self) -> FrameType {
         FrameType::AckFrequency
+    }
+
+    /// Encoded size of this frame
+    pub(crate) const fn size(&self) -> usize {
+        self.get_type().size()
+            + self.sequence.size()
+            + self.ack_eliciting_threshold.size()
+            + self.request_max_ack_delay.size()
+            + self.reordering_threshold.size()
     }
 }
 

@@ -18,6 +18,7 @@ mod child;
 #[path = "../../../../fuzz/src/datagrams.rs"]
 #[expect(unreachable_pub, reason = "the fuzz target uses it too")]
 mod datagrams;
+mod engine;
 mod faults;
 mod fixtures;
 mod grants;

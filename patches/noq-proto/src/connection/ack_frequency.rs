@@ -73,6 +73,11 @@ impl AckFrequencyState {
         seq
     }
 
+    /// Returns what [`Self::next_sequence_number`] will, without taking it
+    pub(super) fn peek_sequence_number(&self) -> VarInt {
+        self.next_outgoing_sequence_number
+    }
+
     /// Returns true if we should send an ACK_FREQUENCY frame
     pub(super) fn should_send_ack_frequency(
         &self,

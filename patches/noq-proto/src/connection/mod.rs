@@ -1085,7 +1085,8 @@ impl Connection {
                 .map(|p| p.data.rtt.get())
                 .min()
                 .expect("one path exists");
-            self.spaces[SpaceId::Data].pending.ack_frequency = self
+            // Hailwire: one that is pending stays so, where noq forgets it.
+            self.spaces[SpaceId::Data].pending.ack_frequency |= self
                 .ack_frequency
                 .should_send_ack_frequency(rtt, config, &self.peer_params)
                 && self.highest_space == SpaceKind::Data
@@ -1676,6 +1677,7 @@ impl Connection {
                     .map(|(&path_id, _)| path_id)
                     .collect::<Vec<_>>()
                 {
+                    // Hailwire: they leave room for the ConnectionClose frame.
                     Self::populate_acks(
                         now,
                         self.receiving_ecn,
@@ -1686,20 +1688,10 @@ impl Connection {
                         &mut builder,
                         &mut self.path_stats.get_mut(path_id).frame_tx,
                         self.crypto_state.has_keys(space_id.encryption_level()),
+                        frame::ConnectionClose::SIZE_BOUND + 1,
                     );
                 }
 
-                // Since there only 64 ACK frames there will always be enough space
-                // to encode the ConnectionClose frame too. However we still have the
-                // check here to prevent crashes if something changes.
-
-                // TODO(flub): This needs fixing for multipath, to ensure we can always
-                //    write the CONNECTION_CLOSE even if we have many PATH_ACKs to send:
-                //    https://github.com/n0-computer/noq/issues/367.
-                debug_assert!(
-                    builder.frame_space_remaining() > frame::ConnectionClose::SIZE_BOUND,
-                    "ACKs should leave space for ConnectionClose"
-                );
                 let stats = &mut self.path_stats.get_mut(path_id).frame_tx;
                 if frame::ConnectionClose::SIZE_BOUND < builder.frame_space_remaining() {
                     let max_frame_size = builder.frame_space_remaining();
@@ -1738,8 +1730,10 @@ impl Connection {
 
                 // If what is left of this datagram is too small for another packet, finish
                 // it so the next space starts a fresh datagram rather than a packet being
-                // coalesced past its end.
-                if transmit.datagram_remaining_mut() < MIN_PACKET_SPACE {
+                // coalesced past its end. Hailwire: a packet with a CONNECTION_CLOSE.
+                if transmit.datagram_remaining_mut()
+                    < MIN_PACKET_SPACE + frame::ConnectionClose::SIZE_BOUND
+                {
                     transmit.finish_datagram();
                 }
                 return PollPathSpaceStatus::WrotePacket {
@@ -1748,7 +1742,8 @@ impl Connection {
                 };
             }
 
-            self.populate_packet(now, space_id, path_id, scheduling_info, &mut builder);
+            let left_out =
+                self.populate_packet(now, space_id, path_id, scheduling_info, &mut builder);
 
             // ACK-only packets should only be sent when explicitly allowed. If we write them due to
             // any other reason, there is a bug which leads to one component announcing write
@@ -1760,6 +1755,7 @@ impl Connection {
                 !(builder.sent_frames().is_ack_only(&self.streams)
                     && !can_send.acks
                     && (can_send.other || can_send.space_specific)
+                    && !left_out
                     && builder.buf.segment_size()
                         == self.path_data(path_id).current_mtu() as usize
                     && self.datagrams.outgoing.is_empty()),
@@ -1778,6 +1774,16 @@ impl Connection {
                     Timer::PerPath(*path_id, PathTimer::MaxAckDelay),
                     self.qlog.with_time(now),
                 );
+            }
+
+            // Hailwire: what had no room in a part of a datagram, or in one that the batch has
+            // made small, has it in a datagram of its own. So the batch ends here.
+            if left_out && !builder.has_whole_datagram() {
+                let last_pn = builder.packet_number;
+                builder.finish_and_track(now, self, path_id, pad_datagram);
+                return PollPathSpaceStatus::Send {
+                    last_packet_number: last_pn,
+                };
             }
 
             // Now we need to finish the packet.  Before we do so we need to know if we will
@@ -6099,6 +6105,9 @@ impl Connection {
     /// *path_exclusive_only* means to only build frames which can only be sent on this
     /// *path.  This is used in multipath for backup paths while there is still an active
     /// *path.
+    ///
+    /// Hailwire: returns whether a frame that noq writes without asking for room (from
+    /// HANDSHAKE_DONE to ACK_FREQUENCY) had none, and stays pending.
     fn populate_packet<'a, 'b>(
         &mut self,
         now: Instant,
@@ -6106,7 +6115,8 @@ impl Connection {
         path_id: PathId,
         scheduling_info: &PathSchedulingInfo,
         builder: &mut PacketBuilder<'a, 'b>,
-    ) {
+    ) -> bool {
+        let mut left_out = false;
         let is_multipath_negotiated = self.is_multipath_negotiated();
         let space_has_keys = self.crypto_state.has_keys(space_id.encryption_level());
         let is_0rtt = space_id == SpaceId::Data && !space_has_keys;
@@ -6122,28 +6132,48 @@ impl Connection {
         if !is_0rtt
             && !scheduling_info.is_abandoned
             && scheduling_info.may_send_data
-            && mem::replace(&mut space.pending.handshake_done, false)
+            && space.pending.handshake_done
         {
-            builder.write_frame(frame::HandshakeDone, stats);
+            if builder.frame_space_remaining() >= frame::FrameType::HandshakeDone.size() {
+                space.pending.handshake_done = false;
+                builder.write_frame(frame::HandshakeDone, stats);
+            } else {
+                left_out = true;
+            }
         }
 
         // PING
         if !scheduling_info.is_abandoned
-            && mem::replace(&mut space.for_path(path_id).pending_ping, false)
+            && space.for_path(path_id).pending_ping
         {
-            builder.write_frame(frame::Ping, stats);
+            let fits = builder.frame_space_remaining() >= frame::FrameType::Ping.size();
+            if fits {
+                builder.write_frame(frame::Ping, stats);
+            }
+            // An Initial packet may be all token. A PING that would not find more room is
+            // given up, or packets without it would be sent without an end.
+            if fits || builder.has_whole_datagram() {
+                space.for_path(path_id).pending_ping = false;
+            } else {
+                left_out = true;
+            }
         }
 
         // IMMEDIATE_ACK
         if !scheduling_info.is_abandoned
-            && mem::replace(&mut space.for_path(path_id).pending_immediate_ack, false)
+            && space.for_path(path_id).pending_immediate_ack
         {
             debug_assert_eq!(
                 space_id,
                 SpaceId::Data,
                 "immediate acks must be sent in the data space"
             );
-            builder.write_frame(frame::ImmediateAck, stats);
+            if builder.frame_space_remaining() >= frame::FrameType::ImmediateAck.size() {
+                space.for_path(path_id).pending_immediate_ack = false;
+                builder.write_frame(frame::ImmediateAck, stats);
+            } else {
+                left_out = true;
+            }
         }
 
         // ACK
@@ -6155,7 +6185,7 @@ impl Connection {
                 .map(|(&path_id, _)| path_id)
                 .collect::<Vec<_>>()
             {
-                Self::populate_acks(
+                left_out |= !Self::populate_acks(
                     now,
                     self.receiving_ecn,
                     path_id,
@@ -6165,6 +6195,7 @@ impl Connection {
                     builder,
                     stats,
                     space_has_keys,
+                    0,
                 );
             }
         }
@@ -6172,10 +6203,8 @@ impl Connection {
         // ACK_FREQUENCY
         if !scheduling_info.is_abandoned
             && scheduling_info.may_send_data
-            && mem::replace(&mut space.pending.ack_frequency, false)
+            && space.pending.ack_frequency
         {
-            let sequence_number = self.ack_frequency.next_sequence_number();
-
             // Safe to unwrap because this is always provided when ACK frequency is enabled
             let config = self.config.ack_frequency_config.as_ref().unwrap();
 
@@ -6186,20 +6215,26 @@ impl Connection {
                 &self.peer_params,
             );
 
-            let frame = frame::AckFrequency {
-                sequence: sequence_number,
+            let mut frame = frame::AckFrequency {
+                sequence: self.ack_frequency.peek_sequence_number(),
                 ack_eliciting_threshold: config.ack_eliciting_threshold,
                 request_max_ack_delay: max_ack_delay.as_micros().try_into().unwrap_or(VarInt::MAX),
                 reordering_threshold: config.reordering_threshold,
             };
-            builder.write_frame(frame, stats);
+            if builder.frame_space_remaining() >= frame.size() {
+                space.pending.ack_frequency = false;
+                frame.sequence = self.ack_frequency.next_sequence_number();
+                builder.write_frame(frame, stats);
 
-            self.ack_frequency
-                .ack_frequency_sent(path_id, builder.packet_number, max_ack_delay);
-            path.congestion.on_ack_frequency_update(
-                config.ack_eliciting_threshold.into_inner(),
-                max_ack_delay,
-            );
+                self.ack_frequency
+                    .ack_frequency_sent(path_id, builder.packet_number, max_ack_delay);
+                path.congestion.on_ack_frequency_update(
+                    config.ack_eliciting_threshold.into_inner(),
+                    max_ack_delay,
+                );
+            } else {
+                left_out = true;
+            }
         }
 
         // PATH_CHALLENGE (on-path)
@@ -6589,9 +6624,16 @@ impl Connection {
             self.streams
                 .write_stream_frames(builder, self.config.send_fairness, stats);
         }
+
+        left_out
     }
 
     /// Write pending ACKs into a buffer
+    ///
+    /// Hailwire: returns whether they were written, which takes room for all ranges and for
+    /// `reserved` bytes of other frames. Only the first ACK of a packet that has a datagram of
+    /// its own is written with fewer ranges, the newest, since it would not find more room; an
+    /// Initial packet may be all token, and then the ACK is given up.
     fn populate_acks<'a, 'b>(
         now: Instant,
         receiving_ecn: bool,
@@ -6602,7 +6644,8 @@ impl Connection {
         builder: &mut PacketBuilder<'a, 'b>,
         stats: &mut FrameStats,
         space_has_keys: bool,
-    ) {
+        reserved: usize,
+    ) -> bool {
         // 0-RTT packets must never carry acks (which would have to be of handshake packets)
         debug_assert!(space_has_keys, "tried to send ACK in 0-RTT");
 
@@ -6631,14 +6674,27 @@ impl Connection {
         let ack_delay_exp = TransportParameters::default().ack_delay_exponent;
         let delay = delay_micros >> ack_delay_exp.into_inner();
 
+        let room = builder.frame_space_remaining().saturating_sub(reserved);
+        let may_shorten =
+            builder.has_whole_datagram() && builder.sent_frames().largest_acked.is_empty();
+
         if is_multipath_negotiated && space_id == SpaceId::Data {
-            if !ranges.is_empty() {
-                let frame = frame::PathAck::encoder(path_id, delay, ranges, ecn);
+            let frame = frame::PathAck::encoder(path_id, delay, ranges, ecn).within(room);
+            if let Some(frame) = frame.filter(|frame| frame.is_whole() || may_shorten) {
                 builder.write_frame(frame, stats);
+                return true;
             }
         } else {
-            builder.write_frame(frame::Ack::encoder(delay, ranges, ecn), stats);
+            let frame = frame::Ack::encoder(delay, ranges, ecn).within(room);
+            if let Some(frame) = frame.filter(|frame| frame.is_whole() || may_shorten) {
+                builder.write_frame(frame, stats);
+                return true;
+            }
         }
+        if may_shorten {
+            space.for_path(path_id).pending_acks.acks_sent();
+        }
+        may_shorten
     }
 
     fn close_common(&mut self) {
@@ -7665,6 +7721,8 @@ impl SentFrames {
             && !self.non_retransmits
             && self.stream_frames.is_empty()
             && self.retransmits.is_empty(streams)
+            // Hailwire: an OBSERVED_ADDRESS is no ACK.
+            && self.path_retransmits.is_empty()
     }
 
     fn retransmits_mut(&mut self) -> &mut Retransmits {

@@ -395,6 +395,13 @@ impl<'a, 'b> PacketBuilder<'a, 'b> {
         max_offset.saturating_sub(self.buf.len())
     }
 
+    /// Whether this packet began with all the room that a datagram can give: it is the first of
+    /// its datagram, and that one the first of its batch
+    pub(super) fn has_whole_datagram(&self) -> bool {
+        self.buf.num_datagrams() == 1
+            && self.partial_encode.start == self.buf.datagram_start_offset()
+    }
+
     pub(crate) fn require_padding(&mut self) {
         self.sent_frames.requires_padding = true;
     }
