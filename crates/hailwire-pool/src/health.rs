@@ -20,6 +20,8 @@ use std::{
     time::Duration,
 };
 
+use crate::availability::Availability;
+
 /// When a member is taken out of service, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthConfig {
@@ -127,17 +129,6 @@ impl HealthWord {
     }
 }
 
-/// Whether a member takes new calls at one moment; lower is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MemberAvailability {
-    /// It takes new calls. So does a member whose probe is due, or it would never recover.
-    Available,
-    /// Only where no available one can serve.
-    Suspect,
-    /// It takes no new calls.
-    Unavailable,
-}
-
 /// What was taken with a probe, so that an abandoned one can be put back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProbeClaim {
@@ -166,14 +157,14 @@ impl HealthCell {
         self.load().failures
     }
 
-    pub(crate) fn availability(&self, now: Duration) -> MemberAvailability {
+    pub(crate) fn availability(&self, now: Duration) -> Availability {
         match self.load().health() {
-            MemberHealth::Healthy => MemberAvailability::Available,
+            MemberHealth::Healthy => Availability::Available,
             MemberHealth::Suspect { until } | MemberHealth::Down { until } if now >= until => {
-                MemberAvailability::Available
+                Availability::Available
             }
-            MemberHealth::Suspect { .. } => MemberAvailability::Suspect,
-            MemberHealth::Down { .. } => MemberAvailability::Unavailable,
+            MemberHealth::Suspect { .. } => Availability::Degraded,
+            MemberHealth::Down { .. } => Availability::Unavailable,
         }
     }
 
@@ -291,12 +282,12 @@ mod tests {
         let cell = HealthCell::default();
         cell.failed(false, at(5), &CONFIG);
         assert_eq!(cell.health(), MemberHealth::Suspect { until: at(1005) });
-        assert_eq!(cell.availability(at(1004)), MemberAvailability::Suspect);
-        assert_eq!(cell.availability(at(1005)), MemberAvailability::Available);
+        assert_eq!(cell.availability(at(1004)), Availability::Degraded);
+        assert_eq!(cell.availability(at(1005)), Availability::Available);
         cell.failed(false, at(6), &CONFIG);
         cell.failed(false, at(7), &CONFIG);
         assert_eq!(cell.health(), MemberHealth::Down { until: at(1007) });
-        assert_eq!(cell.availability(at(1006)), MemberAvailability::Unavailable);
+        assert_eq!(cell.availability(at(1006)), Availability::Unavailable);
     }
 
     #[test]

@@ -2,10 +2,7 @@
 
 use std::{fmt, mem, sync::Arc, time::Duration};
 
-use crate::{
-    health::ProbeClaim,
-    member::{Member, Outcome},
-};
+use crate::{health::ProbeClaim, member::Member, outcome::Outcome};
 
 /// A picked member, counted as one call in flight until the lease is finished or dropped.
 ///

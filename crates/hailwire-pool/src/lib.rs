@@ -39,19 +39,31 @@
 //! | [`slots`] | a fixed set of slots, such as the connections to one agent, and the choice among them |
 //! | [`breaker`] | a circuit breaker, in one atomic word |
 //! | [`affinity`] | which slot a request has |
+//!
+//! Members and slots share what is the same for both: [`Strategy`], [`Availability`], [`Outcome`], the count of calls within a bound,
+//! and [`LastSeen`].
 
 pub mod affinity;
+mod availability;
 pub mod breaker;
+mod call_count;
 pub mod health;
+mod last_seen;
 pub mod lease;
 pub mod member;
+mod outcome;
 pub mod pool;
 pub mod slots;
+mod strategy;
 
 pub use affinity::{AffinityConfig, AffinityTable};
+pub use availability::Availability;
 pub use breaker::{BreakerConfig, BreakerPermit, BreakerState, CircuitBreaker};
 pub use health::{HealthConfig, MemberHealth};
+pub use last_seen::LastSeen;
 pub use lease::Lease;
-pub use member::{Member, MemberConfig, Outcome, Tier};
-pub use pool::{NoMember, Pool, PoolConfig, Strategy};
-pub use slots::{Availability, LastSeen, NoSlot, SlotSet, SlotView};
+pub use member::{Member, MemberConfig, Tier};
+pub use outcome::Outcome;
+pub use pool::{NoMember, Pool, PoolConfig};
+pub use slots::{NoSlot, SlotSet, SlotView};
+pub use strategy::Strategy;

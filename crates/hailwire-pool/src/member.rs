@@ -4,26 +4,17 @@
 //! flight, health, when it was last seen) lies in atomics.
 
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use crate::health::{
-    CallAdmission, HealthCell, HealthConfig, MemberAvailability, MemberHealth, ProbeClaim,
+use crate::{
+    availability::Availability,
+    call_count::CallCount,
+    health::{CallAdmission, HealthCell, HealthConfig, MemberHealth, ProbeClaim},
+    last_seen::LastSeenCell,
+    outcome::Outcome,
 };
-
-/// What a call showed about the member that served it.
-///
-/// An answer that refuses the request (`invalid_argument`, `not_found` …) is a success here: the
-/// member is well. A failure is one that another member might not have had: unreachable, cut short,
-/// broken. A call that was cancelled shows neither: drop the lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The member answered.
-    Success,
-    /// The member could not be reached, or did not answer as it should.
-    Failure,
-}
 
 /// How near a member is. A nearer one is preferred as long as it is healthy and has room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,11 +42,10 @@ pub struct Member<K, V> {
     value: V,
     config: MemberConfig,
     health_config: HealthConfig,
-    in_flight: AtomicU32,
+    in_flight: CallCount,
     /// The pool's turn at which it was picked last, 0 for never.
     turn: AtomicU64,
-    /// Milliseconds plus one, 0 for never.
-    last_seen: AtomicU64,
+    last_seen: LastSeenCell,
     health: HealthCell,
 }
 
@@ -66,9 +56,9 @@ impl<K, V> Member<K, V> {
             value,
             config,
             health_config,
-            in_flight: AtomicU32::new(0),
+            in_flight: CallCount::new(config.max_concurrency),
             turn: AtomicU64::new(0),
-            last_seen: AtomicU64::new(0),
+            last_seen: LastSeenCell::default(),
             health: HealthCell::default(),
         }
     }
@@ -100,7 +90,7 @@ impl<K, V> Member<K, V> {
     /// Calls that it has now.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Acquire)
+        self.in_flight.get()
     }
 
     /// How it fares.
@@ -118,16 +108,13 @@ impl<K, V> Member<K, V> {
     /// When it last gave a sign of life, to the millisecond; `None` if it never did.
     #[must_use]
     pub fn last_seen(&self) -> Option<Duration> {
-        let stamp = self.last_seen.load(Ordering::Acquire);
-        stamp.checked_sub(1).map(Duration::from_millis)
+        self.last_seen.get().at()
     }
 
     /// Notes a sign of life that is not the outcome of a call, such as an answered ping. It does
     /// not heal: only an answered call shows that calls are answered.
     pub fn seen(&self, now: Duration) {
-        let ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX - 1);
-        self.last_seen
-            .fetch_max(ms.saturating_add(1), Ordering::AcqRel);
+        self.last_seen.note(now);
     }
 
     /// Reports an outcome that was learned without a lease, for example by a health check.
@@ -145,12 +132,12 @@ impl<K, V> Member<K, V> {
         }
     }
 
-    pub(crate) fn availability(&self, now: Duration) -> MemberAvailability {
+    pub(crate) fn availability(&self, now: Duration) -> Availability {
         self.health.availability(now)
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.config.max_concurrency == 0 || self.in_flight() < self.config.max_concurrency
+        self.in_flight.has_room()
     }
 
     pub(crate) fn turn(&self) -> u64 {
@@ -166,9 +153,7 @@ impl<K, V> Member<K, V> {
 
     /// Takes a slot and, where one is due, the probe; `None` if either is no longer there.
     pub(crate) fn enter(&self, now: Duration) -> Option<Option<ProbeClaim>> {
-        if !self.take_slot() {
-            return None;
-        }
+        self.in_flight.take().ok()?;
         match self.health.admit(now, &self.health_config) {
             CallAdmission::Call => Some(None),
             CallAdmission::Probe(probe) => Some(Some(probe)),
@@ -179,29 +164,8 @@ impl<K, V> Member<K, V> {
         }
     }
 
-    fn take_slot(&self) -> bool {
-        let max = match self.config.max_concurrency {
-            0 => u32::MAX,
-            max => max,
-        };
-        let mut count = self.in_flight.load(Ordering::Acquire);
-        while count < max {
-            let next = count + 1;
-            match self.in_flight.compare_exchange_weak(
-                count,
-                next,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return true,
-                Err(current) => count = current,
-            }
-        }
-        false
-    }
-
     pub(crate) fn give_slot_back(&self) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.in_flight.give_back();
     }
 
     pub(crate) fn abandon(&self, probe: ProbeClaim) {

@@ -19,28 +19,12 @@ use std::{
 };
 
 use crate::{
-    health::{HealthConfig, MemberAvailability, MemberHealth},
+    availability::Availability,
+    health::{HealthConfig, MemberHealth},
     lease::Lease,
     member::{Member, MemberConfig, Tier},
+    strategy::Strategy,
 };
-
-/// How to choose among members that are equally healthy and equally near.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Strategy {
-    /// Each in turn.
-    RoundRobin,
-    /// The one with the fewest calls in flight, in turn among equals.
-    #[default]
-    LeastLoaded,
-    /// By chance, those whose calls go well more often.
-    HealthWeighted,
-    /// By chance.
-    Random,
-    /// Of two that chance names, the one with fewer calls in flight (Mitzenmacher, 2001): nearly as even as
-    /// [`Strategy::LeastLoaded`], without every caller that asks at the same moment going to the same one.
-    TwoChoices,
-}
 
 /// How a pool picks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,7 +189,7 @@ impl<K, V> Pool<K, V> {
         now: Duration,
     ) -> Result<MemberRank, NoMember> {
         let availability = member.availability(now);
-        if availability == MemberAvailability::Unavailable {
+        if availability == Availability::Unavailable {
             let until = match member.health() {
                 MemberHealth::Down { until } => until,
                 MemberHealth::Healthy | MemberHealth::Suspect { .. } => now,
@@ -291,7 +275,7 @@ impl<K: Eq, V> Pool<K, V> {
 /// The order in which members are preferred; the fields in the order of their weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberRank {
-    availability: MemberAvailability,
+    availability: Availability,
     tier: Tier,
     load: u32,
     turn: u64,

@@ -18,19 +18,13 @@ use std::{
     time::Duration,
 };
 
-use crate::{member::Outcome, pool::Strategy};
-
-/// Whether a slot takes new calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Availability {
-    /// It takes new calls.
-    Available,
-    /// Only where no available one has room.
-    Degraded,
-    /// It takes no new calls.
-    #[default]
-    Unavailable,
-}
+use crate::{
+    availability::Availability,
+    call_count::{CallCount, CountRefusal},
+    last_seen::{LastSeen, LastSeenCell},
+    outcome::Outcome,
+    strategy::Strategy,
+};
 
 /// Why no slot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,13 +59,10 @@ struct AvailabilityBytes([AtomicU8; MAX_SLOTS]);
 #[derive(Debug)]
 #[repr(align(128))]
 struct SlotState {
-    /// Calls in flight, and [`CLOSED`].
-    load: AtomicU32,
-    max: AtomicU32,
+    calls: CallCount,
     /// How well its calls go, 1 to 255.
     score: AtomicU32,
-    /// Milliseconds plus one, 0 for never.
-    last_seen: AtomicU64,
+    last_seen: LastSeenCell,
 }
 
 /// A view of one slot, for repeated reads without another look-up.
@@ -81,14 +72,9 @@ pub struct SlotView<'a> {
     slot: &'a SlotState,
 }
 
-/// When a slot last gave a sign of life, as it is kept. A later one is greater; never is the least.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LastSeen(u64);
-
 /// The most slots of a set.
 pub const MAX_SLOTS: usize = 64;
 
-const CLOSED: u32 = 1 << 31;
 const MAX_SCORE: u32 = 255;
 
 impl SlotSet {
@@ -96,10 +82,9 @@ impl SlotSet {
     #[must_use]
     pub fn new(count: usize, max: u32, strategy: Strategy) -> Self {
         let slot = || SlotState {
-            load: AtomicU32::new(0),
-            max: AtomicU32::new(bound(max)),
+            calls: CallCount::new(max),
             score: AtomicU32::new(MAX_SCORE),
-            last_seen: AtomicU64::new(0),
+            last_seen: LastSeenCell::default(),
         };
         Self {
             strategy,
@@ -166,7 +151,7 @@ impl SlotSet {
     #[inline]
     pub fn reacquire(&self, slot: usize) {
         if let Some(slot) = self.slots.get(slot) {
-            slot.load.fetch_add(1, Ordering::AcqRel);
+            slot.calls.take_anyway();
         }
     }
 
@@ -176,8 +161,7 @@ impl SlotSet {
         let Some(slot) = self.slots.get(slot) else {
             return false;
         };
-        let before = slot.load.fetch_sub(1, Ordering::AcqRel);
-        before == CLOSED | 1 && self.in_flight() == 0
+        slot.calls.give_back() && self.in_flight() == 0
     }
 
     /// Notes what a call showed about its slot.
@@ -200,7 +184,7 @@ impl SlotSet {
             }
         }
         if outcome == Outcome::Success {
-            slot.last_seen.store(stamp(now), Ordering::Relaxed);
+            slot.last_seen.note(now);
         }
     }
 
@@ -208,7 +192,7 @@ impl SlotSet {
     #[inline]
     pub fn seen(&self, slot: usize, now: Duration) {
         if let Some(slot) = self.slots.get(slot) {
-            slot.last_seen.store(stamp(now), Ordering::Relaxed);
+            slot.last_seen.note(now);
         }
     }
 
@@ -267,7 +251,7 @@ impl SlotSet {
         }
     }
 
-    /// Enters a availability in the masks: first in, then out, so that a slot that only changes its kind is never missing.
+    /// Enters an availability in the masks: first in, then out, so that a slot that only changes its kind is never missing.
     fn mark(&self, slot: usize, availability: Availability) {
         let kinds = [
             (&self.available, Availability::Available),
@@ -288,7 +272,7 @@ impl SlotSet {
     /// Sets how many calls a slot takes at once, 0 for any number; what it has beyond stays.
     pub fn set_max(&self, slot: usize, max: u32) {
         if let Some(slot) = self.slots.get(slot) {
-            slot.max.store(bound(max), Ordering::Release);
+            slot.calls.set_max(max);
         }
     }
 
@@ -328,7 +312,7 @@ impl SlotSet {
     /// Refuses whoever comes from now on; whether the set is empty already.
     pub fn close(&self) -> bool {
         for slot in &self.slots {
-            slot.load.fetch_or(CLOSED, Ordering::AcqRel);
+            slot.calls.close();
         }
         self.in_flight() == 0
     }
@@ -336,7 +320,7 @@ impl SlotSet {
     /// Opens a closed set again.
     pub fn open(&self) {
         for slot in &self.slots {
-            slot.load.fetch_and(!CLOSED, Ordering::AcqRel);
+            slot.calls.open();
         }
     }
 
@@ -344,31 +328,16 @@ impl SlotSet {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         let first = self.slots.first();
-        first.is_some_and(|slot| slot.load.load(Ordering::Acquire) & CLOSED != 0)
+        first.is_some_and(|slot| slot.calls.is_closed())
     }
 
     #[inline]
     fn try_acquire(&self, slot: usize) -> Result<(), NoSlot> {
         let slot = self.slots.get(slot).ok_or(NoSlot::Unavailable)?;
-        let max = slot.max.load(Ordering::Acquire);
-        let mut load = slot.load.load(Ordering::Acquire);
-        loop {
-            if load & CLOSED != 0 {
-                return Err(NoSlot::Closed);
-            }
-            if load >= max {
-                return Err(NoSlot::Full);
-            }
-            match slot.load.compare_exchange_weak(
-                load,
-                load + 1,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Ok(()),
-                Err(current) => load = current,
-            }
-        }
+        slot.calls.take().map_err(|refusal| match refusal {
+            CountRefusal::Full => NoSlot::Full,
+            CountRefusal::Closed => NoSlot::Closed,
+        })
     }
 
     /// One of the slots of a mask that is not empty.
@@ -450,7 +419,7 @@ impl SlotView<'_> {
     #[inline]
     #[must_use]
     pub fn last_seen(&self) -> LastSeen {
-        LastSeen(self.slot.last_seen.load(Ordering::Relaxed))
+        self.slot.last_seen.get()
     }
 
     /// How well its calls went of late, 1 to 255: an average in which each weighs an eighth, a failed one a quarter.
@@ -464,15 +433,7 @@ impl SlotView<'_> {
     #[inline]
     #[must_use]
     pub fn load(&self) -> u32 {
-        self.slot.load.load(Ordering::Acquire) & !CLOSED
-    }
-}
-
-impl LastSeen {
-    /// The moment, to the millisecond; `None` for never.
-    #[must_use]
-    pub fn at(self) -> Option<Duration> {
-        self.0.checked_sub(1).map(Duration::from_millis)
+        self.slot.calls.get()
     }
 }
 
@@ -482,13 +443,6 @@ fn availability(of: &AtomicU8) -> Availability {
         byte if byte == Availability::Available as u8 => Availability::Available,
         byte if byte == Availability::Degraded as u8 => Availability::Degraded,
         _ => Availability::Unavailable,
-    }
-}
-
-fn bound(max: u32) -> u32 {
-    match max {
-        0 => CLOSED - 1,
-        max => max.min(CLOSED - 1),
     }
 }
 
@@ -513,9 +467,4 @@ fn nth(mut mask: u64, n: u32) -> usize {
         mask &= mask - 1;
     }
     mask.trailing_zeros() as usize
-}
-
-#[inline]
-fn stamp(now: Duration) -> u64 {
-    now.as_secs() * 1_000 + u64::from(now.subsec_millis()) + 1
 }

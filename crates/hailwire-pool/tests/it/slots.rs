@@ -388,10 +388,12 @@ fn a_closed_row_is_empty_only_when_its_last_slot_is() {
 #[test]
 fn a_sign_of_life_is_kept_to_the_millisecond_and_so_is_that_of_a_good_call() {
     let slots = row(2, 0, Strategy::RoundRobin);
-    slots.seen(0, Duration::from_micros(61_234_999));
-    assert_eq!(slots.last_seen(0), Some(Duration::from_millis(61_234)));
     slots.seen(0, Duration::ZERO);
     assert_eq!(slots.last_seen(0), Some(Duration::ZERO));
+    slots.seen(0, Duration::from_micros(61_234_999));
+    assert_eq!(slots.last_seen(0), Some(Duration::from_millis(61_234)));
+    slots.seen(0, Duration::from_secs(1));
+    assert_eq!(slots.last_seen(0), Some(Duration::from_millis(61_234)));
     assert_eq!(slots.last_seen(1), None);
     slots.record(1, Outcome::Success, Duration::from_secs(3));
     assert_eq!(slots.last_seen(1), Some(Duration::from_secs(3)));
