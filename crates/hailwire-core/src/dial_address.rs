@@ -251,7 +251,8 @@ impl DialBudget {
             let more = u32::try_from(seconds).unwrap_or(u32::MAX);
             let more = more.saturating_mul(DIAL_BUDGET.1);
             self.left = self.left.saturating_add(more).min(DIAL_BUDGET.0);
-            self.filled = now;
+            // The part of a second that has passed counts for the next one.
+            self.filled = self.filled.saturating_add(Duration::from_secs(seconds));
         }
         let enough = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -533,6 +534,9 @@ mod tests {
         assert_eq!(drain(&mut budget, Duration::from_millis(999)), 0);
         assert_eq!(drain(&mut budget, Duration::from_secs(1)), 32);
         assert_eq!(drain(&mut budget, Duration::from_secs(4)), 96);
+        // Whoever asks in between costs nobody a part of a second.
+        assert_eq!(drain(&mut budget, Duration::from_millis(5_900)), 32);
+        assert_eq!(drain(&mut budget, Duration::from_millis(6_100)), 32);
         assert_eq!(drain(&mut budget, Duration::from_secs(4_000)), 512);
         assert_eq!(drain(&mut budget, Duration::MAX), 512);
     }
