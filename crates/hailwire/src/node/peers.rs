@@ -23,7 +23,7 @@ use super::{
     accounts::PeerAccounts, early_sessions::EarlySessions, offers::OfferLists,
     requested_dials::RequestedDials, tunnel::UntrustedPeers,
 };
-use crate::{config::Carrier, session::Session};
+use crate::{carrier::CarrierConnection, config::Carrier, session::Session};
 
 /// The outcome of a dial, once there is one.
 pub(super) type DialOutcome = Option<Result<Session, Status>>;
@@ -79,9 +79,9 @@ impl PeerConnection for Session {
     }
 
     fn transport(&self) -> Transport {
-        match self.carrier_name() {
-            "quic" => Transport::Udp,
-            _ => Transport::Tcp,
+        match self.connection() {
+            CarrierConnection::Quic(_) => Transport::Udp,
+            CarrierConnection::H2(_) | CarrierConnection::Mux(_) => Transport::Tcp,
         }
     }
 
