@@ -40,6 +40,8 @@ pub(super) struct RequestDriver {
     request: Text,
     request_body: BodyCalls,
     response_body: BodyCalls,
+    /// A chunk was answered when it was sent.
+    answered_at_once: bool,
 }
 
 /// The calls about one body.
@@ -110,6 +112,7 @@ impl RequestDriver {
             request: Text::new(),
             request_body: BodyCalls::default(),
             response_body: BodyCalls::default(),
+            answered_at_once: false,
         }
     }
 
@@ -188,9 +191,16 @@ impl RequestDriver {
         }
     }
 
+    /// Decides what was answered about a body, also about what is sent meanwhile and answered at once.
     fn decide(&mut self, part: RequestPart) {
-        self.core.decide(now(), part);
-        self.carry_out();
+        loop {
+            self.core.decide(now(), part);
+            self.answered_at_once = false;
+            self.carry_out();
+            if !self.answered_at_once {
+                return;
+            }
+        }
     }
 
     /// Takes the answers that are there, in their order.
@@ -297,6 +307,7 @@ impl RequestDriver {
         let queued = match asking.as_mut().poll(&mut nobody) {
             Poll::Ready(answer) => {
                 self.core.handle_answer(now(), call, answer);
+                self.answered_at_once = true;
                 QueuedCall::Answered
             }
             Poll::Pending => QueuedCall::UnderWay {

@@ -241,9 +241,6 @@ impl<A: AgentList> RequestCore<A> {
 
     /// Decides about the chunks of a body what was answered about them.
     pub(super) fn decide(&mut self, now: Instant, part: RequestPart) {
-        if self.ended || self.stopped().is_some() {
-            return;
-        }
         let body = match part {
             RequestPart::Whole => return,
             RequestPart::RequestBody => &mut self.request,

@@ -110,6 +110,18 @@ fn answers_decide_nothing_before_the_body_is_waited_for() {
 }
 
 #[test]
+fn only_the_first_answer_to_a_chunk_counts() {
+    let mut core = begun([blocking()]);
+    show(&mut core, &["0", "1"]);
+    for sequence in [0, 1] {
+        answers(&mut core, 0, sequence, allow());
+        answers(&mut core, 0, sequence, block(403));
+    }
+    answers(&mut core, 0, 2, block(403));
+    assert_eq!(through(&mut core), ["0", "1"]);
+}
+
+#[test]
 fn a_block_stops_all_that_is_under_way_before_every_agent_and_of_both_bodies() {
     let mut core = begun([blocking(), blocking()]);
     show(&mut core, &["0", "1", "2"]);

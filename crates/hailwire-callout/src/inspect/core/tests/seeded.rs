@@ -18,6 +18,9 @@ const PARTS: [RequestPart; 3] = [
     RequestPart::ResponseBody,
 ];
 
+/// The status of answers that nobody waits for.
+const STRAY: u16 = 599;
+
 /// A call that is under way.
 struct PendingCall {
     call: CallId,
@@ -190,7 +193,7 @@ impl RequestWorld {
             match action {
                 RequestAction::Ask(ask) => {
                     assert!(asks, "asked after the end: {ask:?}");
-                    self.ask(ask);
+                    self.ask(&ask);
                 }
                 RequestAction::StartDeadline(call) => {
                     let mut calls = self.pending.iter_mut();
@@ -212,13 +215,14 @@ impl RequestWorld {
             }
         }
         let stopped = self.core.stopped();
+        assert_ne!(stopped, Some(&blocked(STRAY)), "nobody waits for it");
         match (&self.decision, stopped) {
             (Some(first), now) => assert_eq!(Some(first), now, "a decision is final"),
             (None, now) => self.decision = now.cloned(),
         }
     }
 
-    fn ask(&mut self, ask: AgentAsk) {
+    fn ask(&mut self, ask: &AgentAsk) {
         self.again = ask.again;
         let kind = ask.event.kind();
         if let (Some(body), Some(chunk), false) = (body_of(kind), shown(&ask.event), ask.again) {
@@ -366,7 +370,7 @@ impl RequestWorld {
             .collect();
         if !late.is_empty() {
             let call = self.draws.one_of(&late);
-            self.core.handle_answer(self.now, call, block(599));
+            self.core.handle_answer(self.now, call, block(STRAY));
         }
         if before[0].is_none_or(|due| due > self.now) {
             self.core.handle_timeout(self.now, RequestPart::Whole);
@@ -455,7 +459,8 @@ impl RequestWorld {
         self.core.handle_end();
         self.carry_out(false);
         for pending in std::mem::take(&mut self.pending) {
-            self.core.handle_answer(self.now, pending.call, block(599));
+            self.core
+                .handle_answer(self.now, pending.call, block(STRAY));
         }
         self.now += Duration::from_secs(60);
         for part in PARTS {
