@@ -287,6 +287,10 @@ impl AgentClient for AgentPool {
         })
     }
 
+    fn longest_wait(&self, deadline: Duration) -> Duration {
+        AgentPool::longest_wait(self, deadline)
+    }
+
     fn capabilities(&self) -> Option<Arc<Capabilities>> {
         AgentPool::capabilities(self).map(Arc::new)
     }
@@ -316,6 +320,10 @@ impl AgentClient for EndpointPool {
         turn: StartSignal,
     ) -> BoxFuture<'_, Result<Response, CallError>> {
         AgentClient::request_queued(&self.pool, event, deadline, turn)
+    }
+
+    fn longest_wait(&self, deadline: Duration) -> Duration {
+        self.pool.longest_wait(deadline)
     }
 
     fn capabilities(&self) -> Option<Arc<Capabilities>> {

@@ -22,16 +22,16 @@
 //! - A text for or from a language model goes on as agents leave it: what one found and did not take out does not pass.
 //! - An exchange that is dropped before [`Exchange::complete`] cancels what its agents know of the request.
 //!
-//! The policy is `policy`, without I/O; what is counted is `counters`.
+//! What becomes of a request is decided in `core`, by the rules of `policy`; both do no I/O and read no clock. `request_driver` carries
+//! out what was decided, and `counters` counts it.
 
-mod agent_stage;
-mod body_pipeline;
 pub mod config;
+mod core;
 mod counters;
 mod endpoints;
 mod exchange;
 mod policy;
-mod request_state;
+mod request_driver;
 mod reverse_registry;
 
 use std::{
@@ -91,6 +91,12 @@ pub trait AgentClient: Send + Sync {
             let answer = turn.within(deadline, asked).await;
             answer.unwrap_or(Err(CallError::Timeout))
         })
+    }
+
+    /// How long a request with this deadline waits at most for its answer: longer than that, where an agent that says that it is
+    /// degraded is given more time. A request that waits longer is given up on a second later.
+    fn longest_wait(&self, deadline: Duration) -> Duration {
+        deadline
     }
 
     /// The agent's capabilities; `None` before the first connection.

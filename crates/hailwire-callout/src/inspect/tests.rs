@@ -2,6 +2,7 @@ mod bodies;
 mod faults;
 mod pipelined;
 mod real;
+mod silent;
 mod texts;
 
 use std::{

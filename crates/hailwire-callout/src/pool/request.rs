@@ -52,6 +52,12 @@ impl AgentPool {
         self.request_as(None, event, deadline, Some(turn)).await
     }
 
+    /// The longest that a request with this deadline may take, were the agent degraded as much as the pool heeds.
+    #[must_use]
+    pub fn longest_wait(&self, deadline: Duration) -> Duration {
+        stretched(deadline, self.shared.config.stretch.max(1.0))
+    }
+
     /// Chooses the connection for an event and leases a slot on it, without sending: for callers that send
     /// for themselves.
     ///

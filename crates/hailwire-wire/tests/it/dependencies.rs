@@ -1,14 +1,44 @@
 //! `hailwire-wire`, `hailwire-pool` and `hailwire-core` decide and never act: no runtime, no socket, no clock.
 //!
 //! Two proofs: the tree of their normal dependencies as cargo resolves it, and their sources with
-//! tests and comments taken away.
+//! tests and comments taken away. A core that is a folder of a crate with I/O has the second, and may name no module that acts.
 
 use std::{fs, path::Path, process::Command};
+
+use crate::modules::imported;
 
 const CRATES: [&str; 3] = ["hailwire-wire", "hailwire-pool", CORE];
 
 /// It is told the time as an `Instant`; its `clippy.toml` forbids to read one from a clock.
 const CORE: &str = "hailwire-core";
+
+/// The core of a callout, a folder of a crate that does more than decide.
+const CALLOUT_CORE: &str = "crates/hailwire-callout/src/inspect/core";
+
+/// The modules of its crate that this core may use: what events and answers are, and how much of a body may be under way.
+const CALLOUT_MODULES: [&str; 7] = [
+    "capabilities",
+    "control",
+    "event",
+    "guardrail",
+    "inspect",
+    "response",
+    "stream",
+];
+
+/// What else this core may not name, since its crate has it.
+const CALLOUT_REFUSED: [&str; 10] = [
+    "async",
+    "await",
+    "elapsed",
+    "futures_util",
+    "Mutex",
+    "now()",
+    "RwLock",
+    "tokio",
+    "tonic",
+    "tracing",
+];
 
 /// Packages, or families of them (`iroh-…`), that bring a runtime, sockets or a clock.
 const REFUSED_PACKAGES: [&str; 24] = [
@@ -98,6 +128,28 @@ fn no_source_names_a_socket_a_file_a_thread_or_a_clock() {
 }
 
 #[test]
+fn the_core_of_a_callout_names_nothing_that_acts_waits_or_locks() {
+    let mut sources = Vec::new();
+    collect(&crate::repository(CALLOUT_CORE), &mut sources);
+    sources.retain(|(path, _)| !path.contains("/core/tests"));
+    assert!(sources.len() > 5, "only {} sources", sources.len());
+    // Its policy is used by its crate too, and lies beside it.
+    let policy = format!("{CALLOUT_CORE}/../policy.rs");
+    sources.push((policy.clone(), crate::read(&policy)));
+    for (path, text) in sources {
+        let mut found = refused_words(&text);
+        found.retain(|word| *word != "Instant");
+        found.extend(CALLOUT_REFUSED.iter().filter(|word| names(&text, word)));
+        assert!(found.is_empty(), "{path} names {found:?}");
+        let mut others = imported(&text, false);
+        others.retain(|module| !CALLOUT_MODULES.contains(&module.as_str()));
+        // What the crate gives out at its root is of these modules.
+        others.retain(|name| !name.starts_with(char::is_uppercase));
+        assert!(others.is_empty(), "{path} uses {others:?}");
+    }
+}
+
+#[test]
 fn the_search_finds_what_it_looks_for() {
     for (source, expected) in [
         ("use std::time::Instant;", vec!["Instant"]),
@@ -118,6 +170,8 @@ fn the_search_finds_what_it_looks_for() {
     ] {
         assert_eq!(refused_words(source), expected, "{source}");
     }
+    assert!(names("let a = Instant::now();", "now()") && names("x.await?;", "await"));
+    assert!(!names("let awaited = now; // .await", "await"));
     assert!(is_refused("tokio") && is_refused("tokio-util") && is_refused("iroh-base"));
     assert!(!is_refused("tokiox") && !is_refused("serde"));
 }
@@ -165,14 +219,23 @@ fn collect(folder: &Path, sources: &mut Vec<(String, String)>) {
     }
 }
 
-/// What a source names that it may not. Tests stand last in each file, so all from the first
-/// `#[cfg(test)]` on is test code.
+/// Whether a source names a word, with `()` where it is to be a call; its tests and comments apart.
+fn names(source: &str, word: &str) -> bool {
+    let (name, call) = match word.strip_suffix("()") {
+        Some(name) => (name, "("),
+        None => (word, ""),
+    };
+    let code = code(source);
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(name).any(|(at, _)| {
+        let rest = &code[at + name.len()..];
+        !code[..at].ends_with(part) && !rest.starts_with(part) && rest.starts_with(call)
+    })
+}
+
+/// What a source names that it may not.
 fn refused_words(source: &str) -> Vec<&'static str> {
-    let code: String = source
-        .lines()
-        .take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"))
-        .map(|line| line.split("//").next().unwrap_or_default())
-        .fold(String::new(), |all, line| all + line + "\n");
+    let code = code(source);
     let words: Vec<&str> = code
         .split(|c: char| !c.is_alphanumeric() && c != '_')
         .collect();
@@ -186,6 +249,15 @@ fn refused_words(source: &str) -> Vec<&'static str> {
                 .filter(|refused| words.contains(refused)),
         )
         .collect()
+}
+
+/// A source without its tests and comments. Tests stand last in each file, so all from the first `#[cfg(test)]` on is test code.
+fn code(source: &str) -> String {
+    source
+        .lines()
+        .take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"))
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .fold(String::new(), |all, line| all + line + "\n")
 }
 
 /// Every `std::module` that some code names, also inside `use std::{…}`.

@@ -149,7 +149,7 @@ fn test_modules(sources: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// The names that follow `crate::` in a source, and `super::` where that is the crate; its tests and comments apart.
-fn imported(source: &str, is_top: bool) -> BTreeSet<String> {
+pub(crate) fn imported(source: &str, is_top: bool) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]\nmod tests {").next();
     let lines = code.unwrap_or_default().lines();
     let code: Vec<&str> = lines

@@ -77,6 +77,25 @@ async fn while_the_place_is_not_known_one_piece_finds_it_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn agents_that_answer_at_once_are_not_waited_for() {
+    let agents = [(); 3].map(|()| Scripted::always(allows()));
+    let inspector = inspector([
+        ("first", rule(FallbackAction::Block(503)), &agents[0]),
+        ("second", rule(FallbackAction::Block(503)), &agents[1]),
+        ("third", rule(FallbackAction::Block(503)), &agents[2]),
+    ]);
+    // The endpoints are known, or found by the first chunk.
+    for mut exchange in [begun(&inspector).await, inspector.exchange()] {
+        let begin = Instant::now();
+        let pieces = ["0", "1", "2", "3"];
+        show(&mut exchange, &pieces);
+        let verdicts = all(&mut exchange).await;
+        assert_eq!(data(&verdicts), pieces.map(str::as_bytes));
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_while_the_body_is_still_coming_stops_all_that_is_under_way() {
     let script = [allows(), allows(), answers(Response::block(403))];
     let first = Scripted::new(script, Does::Takes(20 * MS));

@@ -9,25 +9,26 @@
 //! that is not answered, and may pass all the same, pass too and are not asked about any more: the agent would judge a body
 //! with a hole.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, PoisonError},
-    task::{Context, Poll, Waker, ready},
-};
+use std::{collections::VecDeque, time::Instant};
 
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    AgentFault, BodyMode, CallError, Verdict,
-    request_state::{CallFuture, EndpointChoice, RequestState},
+    action::{AgentAsk, CallId, FaultCause, RequestAction, RequestPart},
+    endpoint_search::EndpointSearch,
+    request_state::{AgentList, RequestState},
 };
-use crate::{Decision, Event, EventKind, Response, Text, event::BodyChunk, pool::StartSignal};
+use crate::{
+    Decision, Event, EventKind, Response, Text,
+    event::BodyChunk,
+    inspect::{AgentFault, BodyMode, CallError, Verdict},
+};
 
 /// Most bytes of a body that one event carries, whatever an agent prefers: a frame of 16 MiB has them in base64.
 pub(super) const MAX_CHUNK: u64 = 8 << 20;
 
 /// Fewest, whatever an agent prefers.
-const MIN_CHUNK: u64 = 1 << 10;
+pub(super) const MIN_CHUNK: u64 = 1 << 10;
 
 /// What an agent that has not said it yet is taken to prefer.
 const DEFAULT_CHUNK: u64 = 64 << 10;
@@ -80,17 +81,18 @@ struct ChunkProgress {
 struct ChunkFragment {
     data: Bytes,
     last: bool,
-    /// When its time begins, where it was sent while others were unanswered.
-    start: Option<StartSignal>,
     asked: FragmentState,
 }
 
 enum FragmentState {
     /// Until the endpoint is known.
     Unsent(Event),
-    /// Never locked: it lets an exchange be shared between threads, which a future may not be.
-    Sent(Mutex<CallFuture>),
-    Answered(usize, Box<Result<Response, CallError>>),
+    /// When it is given up on; nothing while others before it are unanswered.
+    Sent(Option<Instant>),
+    /// Answered before those ahead of it.
+    Answered(Box<Result<Response, CallError>>),
+    /// The first one, whose answer lies in [`AgentStage::answer`].
+    Taken,
 }
 
 /// One agent's stage in the pipeline of a body.
@@ -100,8 +102,16 @@ pub(super) struct AgentStage {
     chunks: VecDeque<PipelineChunk>,
     /// The unanswered fragments of all chunks, in their order.
     fragments: VecDeque<ChunkFragment>,
+    /// The number of the call for the first of them.
+    first: u32,
     /// How many of them have been sent.
     sent: usize,
+    /// Calls may be under way.
+    calls: bool,
+    /// The answer to the first of them, until it is decided what it means.
+    answer: Option<Result<Response, CallError>>,
+    /// Which endpoint answers the first of them, where that is not known.
+    search: Option<EndpointSearch>,
     index: u32,
     seen: u64,
     held: Vec<Bytes>,
@@ -113,8 +123,14 @@ pub(super) struct AgentStage {
 /// Whose stage it is.
 #[derive(Clone, Copy)]
 pub(super) struct StageId {
-    pub(super) n: usize,
+    pub(super) agent: usize,
     pub(super) kind: EventKind,
+}
+
+impl StageId {
+    const fn part(self) -> RequestPart {
+        RequestPart::of(self.kind)
+    }
 }
 
 impl AgentStage {
@@ -128,38 +144,107 @@ impl AgentStage {
         self.sent > 0
     }
 
+    /// When the first fragment is given up on, once its time has begun.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.fragments.front()?.asked {
+            FragmentState::Sent(due) => due,
+            _ => None,
+        }
+    }
+
     /// A chunk comes, and is shown to the agent if it is to be.
-    pub(super) fn enter(&mut self, of: StageId, mut chunk: PipelineChunk, state: &RequestState) {
+    pub(super) fn enter<A: AgentList>(
+        &mut self,
+        now: Instant,
+        of: StageId,
+        mut chunk: PipelineChunk,
+        state: &mut RequestState<A>,
+    ) {
         chunk.plan = self.plan(of, &chunk, state);
         self.chunks.push_back(chunk);
-        self.send(of, state);
+        self.send(now, of, state);
+    }
+
+    /// An endpoint has answered a fragment, or has not. What that means is decided when it is the fragment's turn.
+    pub(super) fn answer<A: AgentList>(
+        &mut self,
+        now: Instant,
+        of: StageId,
+        call: CallId,
+        answer: Result<Response, CallError>,
+        state: &mut RequestState<A>,
+    ) {
+        let ahead = call.sequence.wrapping_sub(self.first) as usize;
+        if ahead >= self.sent {
+            return;
+        }
+        let Some(fragment) = self.fragments.get_mut(ahead) else {
+            return;
+        };
+        if !matches!(fragment.asked, FragmentState::Sent(_)) {
+            return;
+        }
+        if ahead > 0 {
+            fragment.asked = FragmentState::Answered(Box::new(answer));
+            return;
+        }
+        if let (Some(search), Err(error)) = (&mut self.search, &answer)
+            && let Some((event, deadline)) = search.next(now, error)
+        {
+            let endpoint = search.current();
+            let due = state.due_at(now, of.agent, endpoint, deadline);
+            fragment.asked = FragmentState::Sent(Some(due));
+            return state.push(RequestAction::Ask(AgentAsk {
+                call,
+                endpoint,
+                event,
+                deadline,
+                queued: false,
+                again: true,
+            }));
+        }
+        fragment.asked = FragmentState::Taken;
+        self.answer = Some(answer);
+    }
+
+    /// Gives up on the first fragment if its time is over.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.due().is_some_and(|due| due <= now)
+            && let Some(fragment) = self.fragments.front_mut()
+        {
+            fragment.asked = FragmentState::Taken;
+            self.answer = Some(Err(CallError::Timeout));
+        }
     }
 
     /// The first chunk, once it goes on, as the agent left it.
-    pub(super) fn poll_leave(
+    pub(super) fn leave_first<A: AgentList>(
         &mut self,
+        now: Instant,
         of: StageId,
-        state: &mut RequestState,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<PipelineChunk, Decision>> {
+        state: &mut RequestState<A>,
+    ) -> Option<Result<PipelineChunk, Decision>> {
         while self.is_first_unanswered() {
-            let (endpoint, answer) = ready!(self.poll_answer(context));
-            state.found(of.n, endpoint);
-            self.send(of, state);
-            if let Err(decision) = self.answered(of, answer, state) {
-                return Poll::Ready(Err(decision));
+            let answer = self.first_answer(now, of, state)?;
+            if let Some(search) = self.search.take() {
+                state.found(of.agent, search.current());
             }
+            if let Err(decision) = self.answered(of, answer, state) {
+                return Some(Err(decision));
+            }
+            self.send(now, of, state);
         }
-        match self.chunks.pop_front() {
-            Some(chunk) => Poll::Ready(self.leave(of, chunk, state)),
-            None => Poll::Pending,
-        }
+        let chunk = self.chunks.pop_front()?;
+        Some(self.leave(of, chunk, state))
     }
 
     /// Everything that has not left, in its order. Nothing is waited for any more.
-    pub(super) fn clear(&mut self) -> VecDeque<PipelineChunk> {
-        self.fragments.clear();
-        self.sent = 0;
+    pub(super) fn clear<A>(
+        &mut self,
+        of: StageId,
+        state: &mut RequestState<A>,
+    ) -> VecDeque<PipelineChunk> {
+        self.take_fragments(of, state);
         std::mem::take(&mut self.chunks)
     }
 
@@ -169,13 +254,18 @@ impl AgentStage {
     }
 
     /// What becomes of a chunk. What the agent is to be sent waits in `fragments` then.
-    fn plan(&mut self, of: StageId, chunk: &PipelineChunk, state: &RequestState) -> ChunkPlan {
+    fn plan<A: AgentList>(
+        &mut self,
+        of: StageId,
+        chunk: &PipelineChunk,
+        state: &RequestState<A>,
+    ) -> ChunkPlan {
         let nothing = chunk.data.is_empty() && !chunk.last;
-        if self.unseen || nothing || !state.asks(of.n, of.kind) {
+        if self.unseen || nothing || !state.asks(of.agent, of.kind) {
             return ChunkPlan::Pass;
         }
-        let rule = &state.point(of.n).rule;
-        let known = state.capabilities(of.n);
+        let rule = state.rule(of.agent);
+        let known = state.capabilities(of.agent);
         let mode = rule.body(of.kind).mode;
         let most = rule.most(of.kind, known.as_deref());
         let gathered = match mode {
@@ -240,7 +330,6 @@ impl AgentStage {
             self.fragments.push_back(ChunkFragment {
                 data,
                 last,
-                start: None,
                 asked: FragmentState::Unsent(event),
             });
         }
@@ -248,66 +337,84 @@ impl AgentStage {
     }
 
     /// Sends what may leave: everything, once the endpoint is known.
-    fn send(&mut self, of: StageId, state: &RequestState) {
-        let timeout = state.point(of.n).rule.phase(of.kind).timeout;
-        while state.endpoint(of.n).is_some() || self.sent == 0 {
-            let ahead = self.sent;
-            let Some(fragment) = self.fragments.get_mut(ahead) else {
+    fn send<A: AgentList>(&mut self, now: Instant, of: StageId, state: &mut RequestState<A>) {
+        let deadline = state.rule(of.agent).phase(of.kind).timeout;
+        while state.endpoint(of.agent).is_some() || self.sent == 0 {
+            let (call, queued) = (self.call(of, self.sent), self.sent > 0);
+            let Some(fragment) = self.fragments.get_mut(self.sent) else {
                 return;
             };
-            let FragmentState::Unsent(event) = &fragment.asked else {
+            let endpoint = state.endpoint(of.agent).unwrap_or(0);
+            let due = (!queued).then(|| state.due_at(now, of.agent, endpoint, deadline));
+            let sent = FragmentState::Sent(due);
+            let FragmentState::Unsent(event) = std::mem::replace(&mut fragment.asked, sent) else {
                 return;
             };
-            let start = (ahead > 0).then(StartSignal::default);
-            let free = match (state.endpoint(of.n), &start) {
-                (_, Some(start)) => EndpointChoice::Pipelined(start.clone()),
-                (Some(_), None) => EndpointChoice::Same,
-                (None, None) => EndpointChoice::Any,
-            };
-            let mut asking = state.asking(of.n, event.clone(), free, timeout);
-            // It leaves when it is polled first. Who waits for its answer is said later.
-            let mut nobody = Context::from_waker(Waker::noop());
-            fragment.asked = match asking.as_mut().poll(&mut nobody) {
-                Poll::Ready((endpoint, answer)) => {
-                    FragmentState::Answered(endpoint, Box::new(answer))
-                }
-                Poll::Pending => FragmentState::Sent(Mutex::new(asking)),
-            };
-            fragment.start = start;
+            if state.endpoint(of.agent).is_none() {
+                let endpoints = state.agents().endpoints(of.agent);
+                let search = EndpointSearch::new(now, &event, None, endpoints, deadline);
+                self.search = Some(search);
+            }
             self.sent += 1;
+            self.calls = true;
+            state.push(RequestAction::Ask(AgentAsk {
+                call,
+                endpoint,
+                event,
+                deadline,
+                queued,
+                again: false,
+            }));
         }
     }
 
-    /// The answer to the first fragment, and where it was asked.
-    fn poll_answer(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<(usize, Result<Response, CallError>)> {
-        let Some(fragment) = self.fragments.front_mut() else {
-            return Poll::Pending;
-        };
-        if let Some(start) = &fragment.start {
-            start.start();
+    /// The call for the fragment that has so many before it.
+    const fn call(&self, of: StageId, ahead: usize) -> CallId {
+        CallId {
+            agent: of.agent,
+            part: of.part(),
+            sequence: self.first.wrapping_add(ahead as u32),
         }
+    }
+
+    /// The answer to the first fragment. Where there is none yet, its time begins.
+    fn first_answer<A: AgentList>(
+        &mut self,
+        now: Instant,
+        of: StageId,
+        state: &mut RequestState<A>,
+    ) -> Option<Result<Response, CallError>> {
+        if let Some(answer) = self.answer.take() {
+            return Some(answer);
+        }
+        let call = self.call(of, 0);
+        let fragment = self.fragments.front_mut()?;
         match &mut fragment.asked {
-            FragmentState::Unsent(_) => Poll::Pending,
-            FragmentState::Answered(endpoint, answer) => {
-                let lost = Err(CallError::Down);
-                Poll::Ready((*endpoint, std::mem::replace(&mut **answer, lost)))
+            FragmentState::Sent(due @ None) => {
+                let deadline = state.rule(of.agent).phase(of.kind).timeout;
+                let endpoint = state.endpoint(of.agent).unwrap_or(0);
+                *due = Some(state.due_at(now, of.agent, endpoint, deadline));
+                state.push(RequestAction::StartDeadline(call));
+                None
             }
-            FragmentState::Sent(asking) => exclusive(asking).as_mut().poll(context),
+            FragmentState::Answered(answer) => {
+                let lost = Err(CallError::Down);
+                Some(std::mem::replace(&mut **answer, lost))
+            }
+            FragmentState::Unsent(_) | FragmentState::Sent(_) | FragmentState::Taken => None,
         }
     }
 
     /// Takes the answer to the first fragment.
-    fn answered(
+    fn answered<A: AgentList>(
         &mut self,
         of: StageId,
         answer: Result<Response, CallError>,
-        state: &mut RequestState,
+        state: &mut RequestState<A>,
     ) -> Result<(), Decision> {
-        let answer = state.checked(of.n, of.kind, answer)?;
+        let answer = state.checked(of.agent, of.kind, answer)?;
         self.sent = self.sent.saturating_sub(1);
+        self.first = self.first.wrapping_add(1);
         let (Some(fragment), Some(chunk)) = (self.fragments.pop_front(), self.chunks.front_mut())
         else {
             return Ok(());
@@ -318,26 +425,24 @@ impl AgentStage {
         shown.unanswered -= 1;
         let Some(response) = answer else {
             shown.data.push(fragment.data);
-            self.give_up();
+            self.give_up(of, state);
             return Ok(());
         };
         shown.undecided = response.needs_more && !fragment.last;
         let undecided = shown.undecided;
-        let mutation = state.take(of.n, of.kind, response, undecided, &mut chunk.verdict)?;
+        let mutation = state.take(of.agent, of.kind, response, undecided, &mut chunk.verdict)?;
         shown.changed |= mutation.is_some();
         shown.data.push(mutation.unwrap_or(fragment.data));
-        if !state.asks(of.n, of.kind) {
-            self.give_up();
+        if !state.asks(of.agent, of.kind) {
+            self.give_up(of, state);
         }
         Ok(())
     }
 
     /// The agent is not asked about the rest of the body: what it has not answered passes.
-    fn give_up(&mut self) {
+    fn give_up<A>(&mut self, of: StageId, state: &mut RequestState<A>) {
         self.unseen = true;
-        // To drop what is asked is to cancel it.
-        let mut fragments = std::mem::take(&mut self.fragments).into_iter();
-        self.sent = 0;
+        let mut fragments = self.take_fragments(of, state).into_iter();
         for chunk in &mut self.chunks {
             match &mut chunk.plan {
                 // Some of it may be answered, and changed.
@@ -353,14 +458,31 @@ impl AgentStage {
         }
     }
 
+    /// Nothing that the agent was sent is waited for any more. Gives it, with what it was not sent.
+    fn take_fragments<A>(
+        &mut self,
+        of: StageId,
+        state: &mut RequestState<A>,
+    ) -> VecDeque<ChunkFragment> {
+        if std::mem::take(&mut self.calls) {
+            let (agent, part) = (of.agent, of.part());
+            state.push(RequestAction::Abandon { agent, part });
+        }
+        self.first = self.first.wrapping_add(self.sent as u32);
+        self.sent = 0;
+        self.answer = None;
+        self.search = None;
+        std::mem::take(&mut self.fragments)
+    }
+
     /// A chunk goes on, in the form in which it does.
-    fn leave(
+    fn leave<A: AgentList>(
         &mut self,
         of: StageId,
         mut chunk: PipelineChunk,
-        state: &RequestState,
+        state: &mut RequestState<A>,
     ) -> Result<PipelineChunk, Decision> {
-        let rule = &state.point(of.n).rule;
+        let rule = state.rule(of.agent);
         let (observe, buffer_size) = (rule.observe, rule.buffer_size);
         match std::mem::replace(&mut chunk.plan, ChunkPlan::Pass) {
             // It passes as it is, and with the last one nothing stays held back.
@@ -378,7 +500,7 @@ impl AgentStage {
                 if !shown.undecided {
                     chunk.data = self.release();
                 } else if self.held_len > buffer_size {
-                    self.give_up();
+                    self.give_up(of, state);
                     self.too_large(of, &mut chunk, state)?;
                 }
             }
@@ -387,15 +509,15 @@ impl AgentStage {
     }
 
     /// A body that the agent cannot be shown: where that is allowed, all that was held back goes on.
-    fn too_large(
+    fn too_large<A: AgentList>(
         &mut self,
         of: StageId,
         chunk: &mut PipelineChunk,
-        state: &RequestState,
+        state: &mut RequestState<A>,
     ) -> Result<(), Decision> {
-        let why = "the body is too large";
-        state.fault(of.n, of.kind, AgentFault::BodyTooLarge, why)?;
-        if state.point(of.n).rule.observe {
+        let fault = AgentFault::BodyTooLarge;
+        state.fault(of.agent, of.kind, fault, FaultCause::TooLarge)?;
+        if state.rule(of.agent).observe {
             self.release();
         } else {
             self.join(chunk);
@@ -422,13 +544,8 @@ impl AgentStage {
     }
 }
 
-/// What nobody else can have.
-fn exclusive<T>(of: &mut Mutex<T>) -> &mut T {
-    of.get_mut().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// One after the other; copies only where there are several.
-pub(super) fn gathered(mut fragments: Vec<Bytes>) -> Bytes {
+pub(crate) fn gathered(mut fragments: Vec<Bytes>) -> Bytes {
     match fragments.len() {
         0 => Bytes::new(),
         1 => fragments.swap_remove(0),
