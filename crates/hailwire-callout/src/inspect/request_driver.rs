@@ -6,7 +6,8 @@
 
 use std::{
     collections::VecDeque,
-    pin::Pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, Waker, ready},
     time,
@@ -128,13 +129,15 @@ impl RequestDriver {
 
     /// Shows an event that stands for itself to one agent after the other.
     pub(super) async fn round(&mut self, event: Event) -> RoundVerdict {
-        self.core.handle_event(now(), event);
+        let mut at = now();
+        self.core.handle_event(at, event);
         let agents = Arc::clone(self.core.agents());
-        while let Some(ask) = self.carry_out() {
-            let answered = answer(&agents, ask);
-            match self.within_timeout(answered).await {
-                Some((call, answer)) => self.core.handle_answer(now(), call, answer),
-                None => self.core.handle_timeout(now(), RequestPart::Whole),
+        while let Some(ask) = self.carry_out(at) {
+            let answered = self.within_timeout(answer(&agents, ask)).await;
+            at = now();
+            match answered {
+                Some((call, answer)) => self.core.handle_answer(at, call, answer),
+                None => self.core.handle_timeout(at, RequestPart::Whole),
             }
         }
         self.core.poll_round().unwrap_or_default()
@@ -142,28 +145,32 @@ impl RequestDriver {
 
     /// Tells agents that keep records that the request has ended.
     pub(super) async fn complete(&mut self, event: &RequestComplete) {
-        self.core.handle_complete(now(), event);
+        let mut at = now();
+        self.core.handle_complete(at, event);
         let agents = Arc::clone(self.core.agents());
         let mut told = FuturesUnordered::new();
         loop {
-            while let Some(ask) = self.carry_out() {
+            while let Some(ask) = self.carry_out(at) {
                 told.push(answer(&agents, ask));
             }
             if !self.core.is_asking() {
                 return;
             }
-            match self.within_timeout(told.next()).await {
-                Some(Some((call, answer))) => self.core.handle_answer(now(), call, answer),
+            let answered = self.within_timeout(told.next()).await;
+            at = now();
+            match answered {
+                Some(Some((call, answer))) => self.core.handle_answer(at, call, answer),
                 Some(None) => return,
-                None => self.core.handle_timeout(now(), RequestPart::Whole),
+                None => self.core.handle_timeout(at, RequestPart::Whole),
             }
         }
     }
 
     /// Shows a chunk of a body, and does not wait.
     pub(super) fn show(&mut self, kind: EventKind, chunk: BodyChunk) {
-        self.core.handle_chunk(now(), kind, chunk);
-        self.carry_out();
+        let at = now();
+        self.core.handle_chunk(at, kind, chunk);
+        self.carry_out(at);
     }
 
     /// What becomes of the next chunk of a body; `None` when none is under way.
@@ -172,7 +179,7 @@ impl RequestDriver {
         kind: EventKind,
         context: &mut Context<'_>,
     ) -> Poll<Option<BodyVerdict>> {
-        let part = RequestPart::of(kind);
+        let (part, at) = (RequestPart::of(kind), now());
         loop {
             if let Some(verdict) = self.core.poll_verdict(kind) {
                 return Poll::Ready(Some(verdict));
@@ -180,23 +187,24 @@ impl RequestDriver {
             if !self.core.is_under_way(kind) {
                 return Poll::Ready(None);
             }
-            self.decide(part);
-            self.poll_calls(part, context);
+            self.decide(at, part);
+            self.poll_calls(at, part, context);
             if let Some(verdict) = self.core.poll_verdict(kind) {
                 return Poll::Ready(Some(verdict));
             }
             ready!(self.poll_timeout(part, context));
-            self.core.handle_timeout(now(), part);
-            self.carry_out();
+            let late = now();
+            self.core.handle_timeout(late, part);
+            self.carry_out(late);
         }
     }
 
     /// Decides what was answered about a body, also about what is sent meanwhile and answered at once.
-    fn decide(&mut self, part: RequestPart) {
+    fn decide(&mut self, at: time::Instant, part: RequestPart) {
         loop {
-            self.core.decide(now(), part);
+            self.core.decide(at, part);
             self.answered_at_once = false;
-            self.carry_out();
+            self.carry_out(at);
             if !self.answered_at_once {
                 return;
             }
@@ -204,7 +212,7 @@ impl RequestDriver {
     }
 
     /// Takes the answers that are there, in their order.
-    fn poll_calls(&mut self, part: RequestPart, context: &mut Context<'_>) {
+    fn poll_calls(&mut self, at: time::Instant, part: RequestPart, context: &mut Context<'_>) {
         for agent in 0..self.body(part).agents.len() {
             while let Poll::Ready((sequence, answer)) =
                 self.body(part).agents[agent].poll_first(context)
@@ -214,8 +222,8 @@ impl RequestDriver {
                     part,
                     sequence,
                 };
-                self.core.handle_answer(now(), call, answer);
-                self.decide(part);
+                self.core.handle_answer(at, call, answer);
+                self.decide(at, part);
             }
         }
     }
@@ -236,6 +244,12 @@ impl RequestDriver {
 
     /// Waits for something about an event that stands for itself. `None` where that is to be given up on.
     async fn within_timeout<T>(&self, answered: impl Future<Output = T>) -> Option<T> {
+        let mut answered = pin!(answered);
+        // What is there at once needs no timer.
+        let there = poll_fn(|context| Poll::Ready(answered.as_mut().poll(context)));
+        if let Poll::Ready(answer) = there.await {
+            return Some(answer);
+        }
         match self.core.poll_timeout(RequestPart::Whole) {
             Some(due) => timeout_at(Instant::from_std(due), answered).await.ok(),
             None => Some(answered.await),
@@ -243,7 +257,7 @@ impl RequestDriver {
     }
 
     /// Carries out what is to be done. Gives the next event that is to be awaited where it was shown, and is to be called again then.
-    fn carry_out(&mut self) -> Option<AgentAsk> {
+    fn carry_out(&mut self, at: time::Instant) -> Option<AgentAsk> {
         while let Some(action) = self.core.poll_action() {
             match action {
                 RequestAction::Ask(ask) => {
@@ -255,7 +269,7 @@ impl RequestDriver {
                     if call.part == RequestPart::Whole {
                         return Some(ask);
                     }
-                    self.send(ask);
+                    self.send(at, ask);
                 }
                 RequestAction::StartDeadline(call) => {
                     if let Some(calls) = self.body(call.part).agents.get(call.agent) {
@@ -294,7 +308,7 @@ impl RequestDriver {
     }
 
     /// Sends a chunk of a body. Who waits for its answer is said later.
-    fn send(&mut self, ask: AgentAsk) {
+    fn send(&mut self, at: time::Instant, ask: AgentAsk) {
         let (call, start) = (ask.call, ask.queued.then(StartSignal::default));
         let (agents, signal) = (Arc::clone(self.core.agents()), start.clone());
         let mut asking: BoxFuture<'static, _> = Box::pin(async move {
@@ -306,7 +320,7 @@ impl RequestDriver {
         let mut nobody = Context::from_waker(Waker::noop());
         let queued = match asking.as_mut().poll(&mut nobody) {
             Poll::Ready(answer) => {
-                self.core.handle_answer(now(), call, answer);
+                self.core.handle_answer(at, call, answer);
                 self.answered_at_once = true;
                 QueuedCall::Answered
             }
@@ -368,7 +382,7 @@ impl RequestDriver {
 impl Drop for RequestDriver {
     fn drop(&mut self) {
         self.core.handle_end();
-        self.carry_out();
+        self.carry_out(now());
     }
 }
 
