@@ -21,7 +21,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Node, NodeInner, router::NodeDispatcher, tunnel, virtual_nodes::VirtualNodes};
 use crate::{
-    Client, Config,
+    Client, Config, DataDir,
     admin::{self, method},
     carrier::{CarrierConnection, mux::MuxConnection},
     session::{
@@ -31,18 +31,18 @@ use crate::{
 };
 
 /// A node in a folder of its own, alone on its network.
-pub(super) struct LoneNode {
-    pub(super) node: Node,
+pub(crate) struct LoneNode {
+    pub(crate) node: Node,
     _folder: tempfile::TempDir,
 }
 
 impl LoneNode {
-    pub(super) async fn named(name: &str) -> Self {
+    pub(crate) async fn named(name: &str) -> Self {
         Self::with(name, |_| {}).await
     }
 
     /// One with other settings.
-    pub(super) async fn with(name: &str, set: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn with(name: &str, set: impl FnOnce(&mut Config)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let network = VirtualNodes::new("delay \"1ms\"", 1);
         let node = Box::pin(network.start_with(folder.path(), name, set)).await;
@@ -52,15 +52,19 @@ impl LoneNode {
         }
     }
 
-    pub(super) fn inner(&self) -> &Arc<NodeInner> {
+    pub(crate) fn inner(&self) -> &Arc<NodeInner> {
         &self.node.inner
     }
 
-    pub(super) fn client(&self) -> Client {
+    pub(crate) fn data(&self) -> DataDir {
+        self.inner().setup.data.clone()
+    }
+
+    pub(crate) fn client(&self) -> Client {
         self.node.client()
     }
 
-    pub(super) async fn admin<A: DeserializeOwned>(
+    pub(crate) async fn admin<A: DeserializeOwned>(
         &self,
         method: &str,
         request: &(impl Serialize + Sync),
@@ -69,7 +73,7 @@ impl LoneNode {
     }
 
     /// What is answered to a request that was written by hand.
-    pub(super) async fn asked(&self, method: &str, body: &str) -> Result<String, Status> {
+    pub(crate) async fn asked(&self, method: &str, body: &str) -> Result<String, Status> {
         let call = self.client().call(admin::AGENT).method(method);
         let mut answer = call.body(body.to_owned()).send().await?;
         let bytes = answer.bytes(1 << 20).await?;
@@ -77,7 +81,7 @@ impl LoneNode {
     }
 
     /// Trusts a peer under an alias.
-    pub(super) async fn trust(&self, id: NodeId, alias: &str, allow: &[&str]) {
+    pub(crate) async fn trust(&self, id: NodeId, alias: &str, allow: &[&str]) {
         let add = admin::TrustAdd {
             alias: alias.to_owned(),
             allow: allow.iter().map(ToString::to_string).collect(),
@@ -87,12 +91,12 @@ impl LoneNode {
     }
 
     /// A peer that dials this node and greets.
-    pub(super) async fn peer(&self, id: NodeId) -> HandPlayedPeer {
+    pub(crate) async fn peer(&self, id: NodeId) -> HandPlayedPeer {
         HandPlayedPeer::greeted(self.dialled(id)).await
     }
 
     /// The far end of a connection with which somebody who has proved this key comes in.
-    pub(super) fn dialled(&self, id: NodeId) -> CarrierConnection {
+    pub(crate) fn dialled(&self, id: NodeId) -> CarrierConnection {
         let (far, near) = tokio::io::duplex(64 * 1024);
         let over = |io, role| {
             let remote = "198.18.0.1:443".to_owned();
@@ -105,7 +109,7 @@ impl LoneNode {
     }
 
     /// A trusted peer whose tunnel is up.
-    pub(super) async fn friend(&self, id: NodeId, alias: &str) -> HandPlayedPeer {
+    pub(crate) async fn friend(&self, id: NodeId, alias: &str) -> HandPlayedPeer {
         self.trust(id, alias, &[]).await;
         let mut changes = self.node.tunnel_changes();
         let peer = self.peer(id).await;
@@ -117,7 +121,7 @@ impl LoneNode {
     }
 
     /// A program that is attached.
-    pub(super) async fn program(&self) -> HandPlayedPeer {
+    pub(crate) async fn program(&self) -> HandPlayedPeer {
         let (far, near) = connected();
         let dispatcher = Arc::new(NodeDispatcher {
             node: self.inner().clone(),
@@ -131,9 +135,9 @@ impl LoneNode {
 }
 
 /// The far side of a session with a node.
-pub(super) struct HandPlayedPeer {
-    pub(super) raw: RawPeer,
-    pub(super) control: RawStream,
+pub(crate) struct HandPlayedPeer {
+    pub(crate) raw: RawPeer,
+    pub(crate) control: RawStream,
 }
 
 impl HandPlayedPeer {
@@ -144,7 +148,7 @@ impl HandPlayedPeer {
     }
 
     /// Opens a stream with a header and a body, both whole. Gives the body of the answer, if it is one.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         kind: FrameKind,
         header: &CallHeader,
@@ -165,7 +169,7 @@ impl HandPlayedPeer {
     }
 
     /// Asks the node itself.
-    pub(super) async fn manage(&self, method: &str, body: &str) -> Result<Bytes, Status> {
+    pub(crate) async fn manage(&self, method: &str, body: &str) -> Result<Bytes, Status> {
         let header = CallHeader {
             to: admin::AGENT.to_owned(),
             method: method.to_owned(),
@@ -175,7 +179,7 @@ impl HandPlayedPeer {
     }
 
     /// Offers agents, and waits until the node knows of them.
-    pub(super) async fn offer(&mut self, host: &LoneNode, number: u64, names: &[&str]) {
+    pub(crate) async fn offer(&mut self, host: &LoneNode, number: u64, names: &[&str]) {
         let offers = names.iter().map(|name| AgentOffer {
             name: name.parse().unwrap(),
             description: format!("the peer's {name}"),
@@ -194,7 +198,7 @@ impl HandPlayedPeer {
     }
 
     /// Takes the next stream that the node opens, with its first frame.
-    pub(super) async fn called(&self) -> (FrameKind, CallHeader, RawStream) {
+    pub(crate) async fn called(&self) -> (FrameKind, CallHeader, RawStream) {
         let mut stream = self.raw.accept().await;
         let (kind, payload) = stream.frame().await.unwrap();
         (kind, header::decode_call(&payload).unwrap(), stream)
@@ -202,12 +206,12 @@ impl HandPlayedPeer {
 }
 
 /// The key of a peer.
-pub(super) fn key(byte: u8) -> NodeId {
+pub(crate) fn key(byte: u8) -> NodeId {
     NodeId::from_bytes([byte; 32])
 }
 
 /// What is stated of a peer where nothing is.
-pub(super) fn nobody(id: NodeId) -> admin::TrustAdd {
+pub(crate) fn nobody(id: NodeId) -> admin::TrustAdd {
     admin::TrustAdd {
         id,
         alias: String::new(),
@@ -219,7 +223,7 @@ pub(super) fn nobody(id: NodeId) -> admin::TrustAdd {
 }
 
 /// Whether a future has its output already.
-pub(super) fn is_ready<F: Future>(future: std::pin::Pin<&mut F>) -> bool {
+pub(crate) fn is_ready<F: Future>(future: std::pin::Pin<&mut F>) -> bool {
     future
         .poll(&mut Context::from_waker(Waker::noop()))
         .is_ready()

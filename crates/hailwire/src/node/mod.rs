@@ -32,7 +32,7 @@ mod dial;
 mod dial_targets;
 mod early_sessions;
 #[cfg(test)]
-mod hand_played;
+pub(crate) mod hand_played;
 mod hubs;
 mod join;
 mod listen;

@@ -468,10 +468,10 @@ async fn a_removed_peer_is_told_so_and_what_it_offered_is_gone() {
     let other = host.friend(key(8), "tower").await;
     peer.offer(&host, 1, &["grep"]).await;
     remove("laptop").await.unwrap();
+    assert!(!host.inner().registry.knows(&"grep".parse().unwrap()));
     let (code, reason) = peer.raw.closed().await;
     assert_eq!(code, Code::PermissionDenied);
     assert_eq!(reason, "this node no longer trusts yours");
-    assert!(!host.inner().registry.knows(&"grep".parse().unwrap()));
     assert_eq!(remove("laptop").await.unwrap_err(), missing);
     assert!(other.manage(method::AGENTS, "").await.is_ok());
     // By its key as well.
@@ -629,7 +629,10 @@ async fn the_settings_in_force_are_listed_and_a_stop_is_passed_on_with_its_grace
     assert!(rows.len() > 10 && text.contains("desk"), "{text}");
     let stop = admin::ShutdownRequest { grace_ms: 2500 };
     let () = host.admin(method::SHUTDOWN, &stop).await.unwrap();
-    let grace = host.node.stop_requested().await;
+    let asked = host.node.stop_requested();
+    let grace = tokio::time::timeout(Duration::from_secs(9), asked)
+        .await
+        .unwrap();
     assert_eq!(grace, Duration::from_millis(2500));
     // It goes on until whoever started it says so.
     assert!(host.asked(method::STATUS, "").await.is_ok());

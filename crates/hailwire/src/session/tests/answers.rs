@@ -1,6 +1,6 @@
 //! Answers as a caller reads them, from a callee that is played by hand.
 
-use std::{sync::atomic::AtomicUsize, time::Duration};
+use std::sync::atomic::AtomicUsize;
 
 use hailwire_wire::limits::MAX_HEADER_FIELDS;
 

@@ -1,7 +1,5 @@
 //! The control stream: pings, GOING_AWAY, offers and its end.
 
-use std::time::Duration;
-
 use hailwire_wire::header::{AgentOffer, AgentOffers};
 
 use super::*;
@@ -121,7 +119,9 @@ async fn a_page_of_offers_is_handed_on_and_a_malformed_one_ends_the_session() {
     let page = header::encode(&list);
     control.write(&[(FrameKind::OFFERS, &page)]).await;
     assert_eq!(test.pages.recv().await, Some(7));
-    offered.wait_for(|offered| *offered).await.unwrap();
+    patiently(offered.wait_for(|offered| *offered))
+        .await
+        .unwrap();
     control.write(&[(FrameKind::OFFERS, &[0xff])]).await;
     let (code, _) = test.peer.closed().await;
     assert_eq!(code, Code::InvalidArgument);

@@ -15,6 +15,15 @@ use crate::{
     carrier::{ReadError, mux::MuxConnection},
 };
 
+/// Longer than anything takes that is waited for, in virtual time or outside.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a future gives, which is about to come.
+async fn patiently<F: Future>(future: F) -> F::Output {
+    let waited = tokio::time::timeout(PATIENCE, future).await;
+    waited.expect("what is waited for comes")
+}
+
 /// Frames, one after another.
 pub(crate) fn frames(frames: &[(FrameKind, &[u8])]) -> Bytes {
     let mut bytes = BytesMut::new();
@@ -121,7 +130,7 @@ impl RawPeer {
     }
 
     pub(crate) async fn accept(&self) -> RawStream {
-        let (send, recv) = self.0.accept().await.unwrap();
+        let (send, recv) = patiently(self.0.accept()).await.unwrap();
         RawStream::new(send, recv)
     }
 
@@ -148,7 +157,7 @@ impl RawPeer {
 
     /// The code and reason with which the session closed the connection.
     pub(crate) async fn closed(&self) -> (Code, String) {
-        match self.0.closed().await {
+        match patiently(self.0.closed()).await {
             ConnectionError::Closed { code, reason } => (code, reason),
             other => panic!("it was not closed by the far side: {other}"),
         }
@@ -173,7 +182,7 @@ impl RawStream {
 
     /// The next frame; body bytes are one, too, as they come.
     pub(crate) async fn frame(&mut self) -> Option<(FrameKind, Bytes)> {
-        match self.reader.next().await.unwrap()? {
+        match patiently(self.reader.next()).await.unwrap()? {
             FrameEvent::Frame(kind, payload) => Some((kind, payload)),
             FrameEvent::Data(bytes) => Some((FrameKind::DATA, bytes)),
         }
@@ -204,7 +213,7 @@ impl RawStream {
     pub(crate) async fn reset(self) -> Code {
         let (rest, mut recv) = self.reader.into_parts();
         assert!(rest.is_empty(), "{rest:?}");
-        match recv.read(1).await {
+        match patiently(recv.read(1)).await {
             Err(ReadError::Reset(code)) => code,
             other => panic!("it was not reset: {other:?}"),
         }

@@ -11,7 +11,7 @@ async fn a_session_that_is_not_greeted_within_ten_seconds_is_closed_whoever_dial
         let echo: SharedHandler = Arc::new(|_: Request| async { Ok(Response::default()) });
         let test = TestSession::new(dialled, None, echo);
         let begun = Instant::now();
-        let why = test.session.greeted().await.unwrap_err();
+        let why = patiently(test.session.greeted()).await.unwrap_err();
         assert_eq!(why.code, Code::Unavailable);
         assert_eq!(begun.elapsed(), FIRST_FRAME_TIMEOUT, "dialled: {dialled}");
         let closed = (Code::DeadlineExceeded, "no greeting came".to_owned());
@@ -234,6 +234,22 @@ async fn a_header_that_has_to_be_waited_for_or_is_large_is_charged_as_well() {
         ..to("echo")
     };
     let whole = frames(&[(FrameKind::CALL, &header::encode_call(&large))]);
+    // Half of it is there: all of it is charged until it has come, and then what it is.
+    let idle = account.used();
+    let begun = whole.slice(..MAX_HEADER / 4);
+    let mut waits = test.peer.open(begun).await;
+    settled(|| account.used() >= idle + STREAM + MAX_HEADER).await;
+    waits
+        .send
+        .write(whole.slice(MAX_HEADER / 4..))
+        .await
+        .unwrap();
+    settled(|| account.used() < idle + STREAM + MAX_HEADER).await;
+    assert!(account.used() >= idle + STREAM + MAX_HEADER / 2);
+    waits.send.finish();
+    assert!(waits.status().await.is_ok());
+    settled(|| account.used() <= idle).await;
+
     // Room for a stream, and for half of a header that may still come.
     let room = STREAM + MAX_HEADER / 2;
     let rest = account.hold(PEER - account.used() - room).unwrap();
@@ -243,13 +259,31 @@ async fn a_header_that_has_to_be_waited_for_or_is_large_is_charged_as_well() {
         .await;
     assert_eq!(waits.reset().await, Code::ResourceExhausted);
     drop(rest);
+    // One that comes at once, for which there is room as for a small one only.
+    let large = CallHeader {
+        headers: vec![(String::new(), "x".repeat(2 * SMALL_BODY))],
+        ..to("echo")
+    };
+    let at_once = frames(&[(FrameKind::CALL, &header::encode_call(&large))]);
     let rest = account
-        .hold(PEER - account.used() - STREAM - MAX_HEADER / 4)
+        .hold(PEER - account.used() - STREAM - SMALL_BODY)
         .unwrap();
-    let refused = test.peer.open(whole.clone()).await;
+    let refused = test.peer.open(at_once.clone()).await;
     assert_eq!(refused.reset().await, Code::ResourceExhausted);
     drop(rest);
-    let mut served = test.peer.open(whole).await;
+    let mut served = test.peer.open(at_once).await;
     served.send.finish();
     assert!(served.status().await.is_ok());
+}
+
+#[test]
+fn only_a_lost_connection_ends_a_call_whose_body_cannot_be_written() {
+    assert_eq!(check_write(Ok(())), Ok(()));
+    for wanted_no_more in [WriteError::Stopped(Code::Internal), WriteError::Ended] {
+        assert_eq!(check_write(Err(wanted_no_more)), Ok(()));
+    }
+    let lost = ConnectionError::Lost("the cable".to_owned());
+    let status = check_write(Err(WriteError::Connection(lost))).unwrap_err();
+    assert_eq!(status.code, Code::Unavailable);
+    assert_eq!(status.message, "the peer is gone: the cable");
 }

@@ -1,7 +1,5 @@
 //! Calls that a session's handler answers, as their caller sees them byte for byte.
 
-use std::time::Duration;
-
 use hailwire_wire::limits::MAX_HEADER_FIELDS;
 use tokio::sync::oneshot;
 

@@ -1,7 +1,5 @@
 //! Two streams that are joined into one, with caller and callee played by hand.
 
-use std::time::Duration;
-
 use hailwire_wire::limits::{MUX_SEND_FLOOR, MUX_SEND_QUEUE};
 
 use super::*;
