@@ -438,3 +438,6 @@ pub struct ResolveAnswer {
     #[serde(default)]
     pub carrier: String,
 }
+
+#[cfg(test)]
+mod tests;

@@ -403,4 +403,69 @@ mod tests {
         drop(body);
         assert_eq!(sender.send("x").await.unwrap_err().code, Code::Cancelled);
     }
+
+    #[tokio::test]
+    async fn a_body_that_is_known_is_taken_whole_and_once() {
+        for (mut body, known) in [
+            (Body::empty(), Some("")),
+            (Body::from(""), Some("")),
+            (Body::from("ab".to_owned()), Some("ab")),
+            (Body::from(vec![b'a', b'b']), Some("ab")),
+            (Body::from(&b"ab"[..]), Some("ab")),
+            (Body::channel(1).1, None),
+        ] {
+            let taken = body.take_known();
+            assert_eq!(taken.as_deref(), known.map(str::as_bytes));
+            if known.is_some() {
+                assert_eq!(body.chunk().await, Ok(None));
+                assert_eq!(body.take_known().as_deref(), Some(&b""[..]));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_limit_is_that_of_all_chunks_together() {
+        for (limit, fits) in [(5, true), (4, false), (1, false)] {
+            let (sender, mut body) = Body::channel(4);
+            for chunk in ["ab", "", "cd", "e"] {
+                sender.send(chunk).await.unwrap();
+            }
+            sender.finish().await.unwrap();
+            match body.bytes(limit).await {
+                Ok(bytes) => assert!(fits && bytes == "abcde", "{limit}"),
+                Err(status) => {
+                    assert!(!fits, "{limit}");
+                    let what = format!("the body is longer than {limit} bytes");
+                    assert_eq!(status.message, what);
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_was_broken_off_says_so_each_time() {
+        let (sender, mut body) = Body::channel(2);
+        let torn = Status::new(Code::DataLoss, "torn");
+        sender.abort(torn.clone()).await;
+        assert_eq!(body.chunk().await, Err(torn.clone()));
+        assert_eq!(body.bytes(9).await, Err(torn));
+    }
+
+    #[tokio::test]
+    async fn room_for_a_chunk_is_there_or_waited_for_or_never_comes() {
+        let (sender, mut body) = Body::channel(1);
+        let room = sender.try_reserve().unwrap().unwrap();
+        let sender = room.send(Bytes::from_static(b"a"));
+        // It is full.
+        let sender = sender.try_reserve().unwrap().unwrap_err();
+        let (room, first) = tokio::join!(sender.reserve(), body.chunk());
+        assert_eq!(first.unwrap().unwrap(), "a");
+        let sender = room.unwrap().send(Bytes::from_static(b"b"));
+        drop(body);
+        sender.closed().await;
+        assert!(sender.try_reserve().is_none());
+        let (sender, body) = Body::channel(1);
+        drop(body);
+        assert!(sender.reserve().await.is_none());
+    }
 }

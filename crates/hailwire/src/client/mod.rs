@@ -299,3 +299,6 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

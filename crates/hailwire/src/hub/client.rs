@@ -490,20 +490,4 @@ impl From<&HubError> for Status {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_key_before_a_key_is_one_less() {
-        let key = |first, last| {
-            let mut bytes = [0; 32];
-            (bytes[0], bytes[31]) = (first, last);
-            NodeId::from_bytes(bytes)
-        };
-        assert_eq!(predecessor(key(0, 0)), None);
-        assert_eq!(predecessor(key(0, 1)), Some(key(0, 0)));
-        let borrowed = predecessor(key(1, 0)).unwrap();
-        assert_eq!(borrowed.as_bytes()[0], 0);
-        assert!(borrowed.as_bytes()[1..].iter().all(|byte| *byte == 255));
-    }
-}
+mod tests;

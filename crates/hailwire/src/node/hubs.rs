@@ -546,4 +546,108 @@ mod tests {
         assert_eq!(sequence_after(now, now), now + 1);
         assert_eq!(sequence_after(now, now - 3_600_000), now + 1);
     }
+
+    #[test]
+    fn members_of_a_hub_are_trusted_only_where_ticket_hub_and_user_say_so() {
+        for ticket in [HubTrust::Members, HubTrust::Nobody] {
+            for hub in [HubTrust::Members, HubTrust::Nobody] {
+                for agreed in [false, true] {
+                    let all = agreed && ticket == HubTrust::Members && ticket == hub;
+                    assert_eq!(trusts_members(ticket, hub, agreed), all);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_hub_sends_its_members_to_no_relay_but_its_own() {
+        let hub: HubUrl = "https://hub.example.org:8443".parse().unwrap();
+        for own in [
+            "https://hub.example.org:8443",
+            "https://hub.example.org:8443/",
+        ] {
+            assert_eq!(own_relay(own, &hub).as_deref(), Some(own));
+        }
+        for other in [
+            "https://hub.example.org",
+            "https://hub.example.com:8443",
+            "https://127.0.0.1:8443",
+            "no url",
+            "",
+        ] {
+            assert_eq!(own_relay(other, &hub), None, "{other}");
+        }
+    }
+
+    /// The hubs of a node whose folder and configuration name these.
+    fn loaded(rows: &[HubRow], configured: &[&str]) -> (tempfile::TempDir, Hubs) {
+        let folder = tempfile::tempdir().unwrap();
+        let key = NodeKey::load_or_create(&folder.path().join("key")).unwrap();
+        let store = NodeStore::open(&folder.path().join("db")).unwrap();
+        for row in rows {
+            store.put_hub(row).unwrap();
+        }
+        let config = Config {
+            hubs: configured.iter().map(|url| url.parse().unwrap()).collect(),
+            ..Config::default()
+        };
+        let hubs = Hubs::load(&config, &store, &key, HubPins::default()).unwrap();
+        (folder, hubs)
+    }
+
+    fn row(url: &str, relay: Option<&str>) -> HubRow {
+        HubRow {
+            url: url.to_owned(),
+            relay: relay.map(str::to_owned),
+            ..HubRow::default()
+        }
+    }
+
+    #[test]
+    fn hubs_that_were_joined_and_those_of_the_configuration_are_each_there_once() {
+        let joined = row("https://a.example:443", Some("https://a.example:443"));
+        let broken = row("no url", None);
+        let configured = ["https://a.example", "https://b.example"];
+        let (_folder, hubs) = loaded(&[joined, broken], &configured);
+        let urls: Vec<_> = hubs.all().iter().map(|hub| hub.row.url.clone()).collect();
+        assert_eq!(urls, ["https://a.example:443", "https://b.example:443"]);
+        // What was learnt by joining is kept.
+        assert_eq!(hubs.relays(), ["https://a.example:443"]);
+        assert!(hubs.all().iter().all(|hub| !hub.is_connected()));
+    }
+
+    #[test]
+    fn a_hub_that_fails_says_why_and_keeps_the_name_that_it_gave() {
+        let (_folder, hubs) = loaded(&[row("https://a.example:443", None)], &[]);
+        let hub = hubs.all().remove(0);
+        hub.set_state(HubLinkState {
+            connected: true,
+            name: "desk".to_owned(),
+            error: String::new(),
+        });
+        assert!(hub.is_connected());
+        let refused = std::io::Error::other("nobody listens");
+        hub.failed(&HubError::Unreachable(refused));
+        let HubLinkState {
+            connected,
+            name,
+            error,
+        } = hub.state();
+        assert_eq!((connected, &name[..]), (false, "desk"));
+        assert_eq!(error, "the hub cannot be reached: nobody listens");
+        hub.failed(&HubError::TimedOut);
+        assert_eq!(hub.state().error, "the hub did not answer in time");
+    }
+
+    #[test]
+    fn each_record_is_newer_than_the_last_one_also_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = NodeKey::load_or_create(&folder.path().join("key")).unwrap();
+        let store = NodeStore::open(&folder.path().join("db")).unwrap();
+        let load = || Hubs::load(&Config::default(), &store, &key, HubPins::default()).unwrap();
+        let hubs = load();
+        assert_eq!(hubs.next_sequence(1000, &store), 1000);
+        assert_eq!(hubs.next_sequence(1000, &store), 1001);
+        assert_eq!(load().next_sequence(7, &store), 1002);
+    }
 }

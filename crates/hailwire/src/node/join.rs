@@ -316,3 +316,6 @@ pub(super) fn said_names(texts: &[String]) -> Result<Option<Vec<AgentName>>, Sta
 pub(super) fn texts<T: ToString>(items: &[T]) -> Vec<String> {
     items.iter().map(ToString::to_string).collect()
 }
+
+#[cfg(test)]
+mod tests;

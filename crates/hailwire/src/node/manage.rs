@@ -635,3 +635,6 @@ fn rss_bytes() -> u64 {
         .and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,8 @@ mod busy_polling;
 mod dial;
 mod dial_targets;
 mod early_sessions;
+#[cfg(test)]
+pub(crate) mod hand_played;
 mod hubs;
 mod join;
 mod listen;

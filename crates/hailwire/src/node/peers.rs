@@ -352,3 +352,101 @@ impl Peers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hailwire_wire::{Code, header::Hello};
+
+    use super::*;
+    use crate::session::{
+        OpenedStream, StreamDispatcher,
+        tests::{RawPeer, connected},
+    };
+
+    struct NoCalls;
+
+    impl StreamDispatcher for NoCalls {
+        async fn dispatch(self: std::sync::Arc<Self>, _: Session, _: OpenedStream) {}
+    }
+
+    fn key(byte: u8) -> NodeId {
+        NodeId::from_bytes([byte; 32])
+    }
+
+    /// A session that a peer has dialled, with its far end.
+    async fn dialled_here() -> (Session, RawPeer) {
+        let (far, near) = connected();
+        let hello = Hello {
+            versions: vec![hailwire_wire::header::VERSION],
+            ..Hello::default()
+        };
+        let session = Session::start(near, false, hello, std::sync::Arc::new(NoCalls));
+        (session, RawPeer(far))
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_dialled_once_however_many_ask() {
+        let peers = Peers::new(key(1));
+        let connect = || peers.connect(key(2), Carrier::Auto);
+        let ConnectStep::Dial(tell) = connect() else {
+            panic!("the first dials");
+        };
+        let ConnectStep::Wait(mut told) = connect() else {
+            panic!("the second waits");
+        };
+        // Another peer is another matter.
+        assert!(matches!(
+            peers.connect(key(3), Carrier::Auto),
+            ConnectStep::Dial(_)
+        ));
+        let away = Status::new(Code::Unavailable, "away");
+        tell.send(Some(Err(away.clone()))).unwrap();
+        let told = told.wait_for(Option::is_some).await.unwrap().clone();
+        assert_eq!(told.unwrap().unwrap_err(), away);
+        peers.failed(key(2));
+        let ConnectStep::Dial(given_up) = connect() else {
+            panic!("it failed, and is tried anew");
+        };
+        // Whoever dialled is gone without a word.
+        drop(given_up);
+        assert!(matches!(connect(), ConnectStep::Dial(_)));
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_is_found_until_it_is_gone_and_every_change_is_told() {
+        let peers = Peers::new(key(1));
+        let mut changes = peers.changes();
+        let (session, far) = dialled_here().await;
+        let _control = far.greet().await;
+        assert!(peers.enter(key(2), &session, false, Carrier::Auto));
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        assert!(peers.has(key(2)) && peers.len() == 1 && peers.ids() == [key(2)]);
+        assert!(peers.up(key(2)).unwrap().is(&session));
+        assert!(matches!(
+            peers.connect(key(2), Carrier::Auto),
+            ConnectStep::Up(up) if up.is(&session)
+        ));
+        assert!(peers.up_over(key(2), Carrier::Quic).is_none());
+        assert!(peers.up(key(3)).is_none() && !peers.has(key(3)));
+
+        session.close(Code::Ok, "");
+        assert!(matches!(
+            peers.leave(key(2), &session),
+            PeerRemains::Nothing
+        ));
+        assert!(changes.has_changed().unwrap());
+        assert!(!peers.has(key(2)) && peers.up(key(2)).is_none());
+    }
+
+    #[test]
+    fn calls_that_found_a_tunnel_are_counted_apart_from_those_that_did_not() {
+        let peers = Peers::new(key(1));
+        for found in [true, false, true] {
+            peers.count(found);
+        }
+        assert_eq!(peers.reuse(), (2, 1));
+        assert!(peers.up_for_call(key(2)).is_none());
+        assert_eq!(peers.reuse(), (2, 1), "one that waits is counted there");
+    }
+}

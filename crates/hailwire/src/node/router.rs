@@ -545,26 +545,4 @@ pub(crate) fn request_kind(kind: FrameKind) -> RequestKind {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_call_that_names_itself_may_travel_in_a_first_flight() {
-        let header = |to: &str, key: &str| CallHeader {
-            to: to.to_owned(),
-            idempotency_key: key.to_owned(),
-            ..CallHeader::default()
-        };
-        let may = |kind, to, key| may_be_replayed(kind, &header(to, key));
-        assert!(may(FrameKind::CALL, "echo", "k") && may(FrameKind::SEND, "echo", "k"));
-        assert!(!may(FrameKind::CALL, "echo", "") && !may(FrameKind::SEND, "echo", ""));
-        assert!(
-            !may(FrameKind::STREAM, "echo", "k"),
-            "bytes both ways are no single act"
-        );
-        assert!(
-            !may(FrameKind::CALL, admin::AGENT, "k"),
-            "nobody joins by a recording"
-        );
-    }
-}
+mod tests;

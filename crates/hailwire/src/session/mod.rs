@@ -675,3 +675,6 @@ fn check_write(result: Result<(), WriteError>) -> Result<(), Status> {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

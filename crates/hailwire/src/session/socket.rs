@@ -201,3 +201,40 @@ fn drop_front(chunks: &mut Vec<Bytes>, mut written: usize) {
         first.advance(written);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunks(texts: &[&'static str]) -> Vec<Bytes> {
+        let chunks = texts.iter().map(|text| Bytes::from_static(text.as_bytes()));
+        chunks.collect()
+    }
+
+    #[test]
+    fn what_was_written_is_taken_out_and_what_was_not_stays() {
+        for (written, left) in [
+            (0, &["ab", "", "cde"][..]),
+            (1, &["b", "", "cde"]),
+            // What is empty goes with what is before it.
+            (2, &["cde"]),
+            (4, &["e"]),
+            (5, &[]),
+        ] {
+            let mut waiting = chunks(&["ab", "", "cde"]);
+            drop_front(&mut waiting, written);
+            assert_eq!(waiting, chunks(left), "{written}");
+        }
+    }
+
+    #[test]
+    fn as_many_chunks_are_written_together_as_one_call_takes() {
+        let few = chunks(&["ab", "c"]);
+        let mut slices = [IoSlice::new(&[]); TOGETHER];
+        assert_eq!(fill(&mut slices, &few), 2);
+        assert_eq!((&*slices[0], &*slices[1]), (&b"ab"[..], &b"c"[..]));
+        let many = vec![Bytes::from_static(b"x"); TOGETHER + 1];
+        let mut slices = [IoSlice::new(&[]); TOGETHER];
+        assert_eq!(fill(&mut slices, &many), TOGETHER);
+    }
+}

@@ -1,3 +1,7 @@
+//! A node whose QUIC engine ends; and tunnels that a test plays by hand.
+
+mod by_hand;
+
 use tokio::time::timeout;
 
 use super::*;

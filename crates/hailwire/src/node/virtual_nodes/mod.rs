@@ -98,6 +98,16 @@ impl VirtualNodes {
 
     /// A node of this name, as its folder knows it. Its key follows from its name.
     pub(super) async fn start(&self, folder: &Path, name: &str) -> Node {
+        self.start_with(folder, name, |_| {}).await
+    }
+
+    /// As [`VirtualNodes::start`], with other settings.
+    pub(super) async fn start_with(
+        &self,
+        folder: &Path,
+        name: &str,
+        set: impl FnOnce(&mut Config),
+    ) -> Node {
         let data = DataDir::new(folder);
         data.create().unwrap();
         if !data.key().exists() {
@@ -108,6 +118,7 @@ impl VirtualNodes {
         config.listen.udp.clear();
         config.carrier = crate::config::Carrier::Ws;
         config.limits.spin = Duration::ZERO;
+        set(&mut config);
         let node = Node::builder().data_dir(data).config(config);
         let node = Box::pin(node.start()).await.unwrap();
         let host = VirtualHost {
