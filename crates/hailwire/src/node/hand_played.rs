@@ -26,7 +26,7 @@ use crate::{
     carrier::{CarrierConnection, mux::MuxConnection},
     session::{
         Session,
-        tests::{RawPeer, RawStream, connected, frames},
+        tests::{RawPeer, ScriptedStream, connected, frames},
     },
 };
 
@@ -137,7 +137,7 @@ impl LoneNode {
 /// The far side of a session with a node.
 pub(crate) struct HandPlayedPeer {
     pub(crate) raw: RawPeer,
-    pub(crate) control: RawStream,
+    pub(crate) control: ScriptedStream,
 }
 
 impl HandPlayedPeer {
@@ -198,7 +198,7 @@ impl HandPlayedPeer {
     }
 
     /// Takes the next stream that the node opens, with its first frame.
-    pub(crate) async fn called(&self) -> (FrameKind, CallHeader, RawStream) {
+    pub(crate) async fn called(&self) -> (FrameKind, CallHeader, ScriptedStream) {
         let mut stream = self.raw.accept().await;
         let (kind, payload) = stream.frame().await.unwrap();
         (kind, header::decode_call(&payload).unwrap(), stream)

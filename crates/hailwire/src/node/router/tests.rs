@@ -12,7 +12,7 @@ use crate::{
     Agent, Body, Response, ServeHandle,
     agent::Request,
     node::hand_played::{HandPlayedPeer, LoneNode, key},
-    session::tests::{RawStream, frames, settled, to},
+    session::tests::{ScriptedStream, frames, settled, to},
 };
 
 #[test]
@@ -51,14 +51,14 @@ fn registering(name: &str) -> RegisterHeader {
 }
 
 /// Asks to be registered. The stream that was opened for it.
-async fn register_at(program: &HandPlayedPeer, register: &RegisterHeader) -> RawStream {
+async fn register_at(program: &HandPlayedPeer, register: &RegisterHeader) -> ScriptedStream {
     let payload = header::encode(register);
     let frame = frames(&[(FrameKind::REGISTER, &payload)]);
     program.raw.open(frame).await
 }
 
 /// A program that serves an agent, with the stream for as long as which it does.
-async fn serving(host: &LoneNode, name: &str) -> (HandPlayedPeer, RawStream) {
+async fn serving(host: &LoneNode, name: &str) -> (HandPlayedPeer, ScriptedStream) {
     let program = host.program().await;
     let mut stream = register_at(&program, &registering(name)).await;
     assert_eq!(stream.frame().await.unwrap().0, FrameKind::HEAD);
@@ -71,7 +71,7 @@ async fn call(far: &HandPlayedPeer, address: &str) -> Result<bytes::Bytes, Statu
 }
 
 /// Ends an answer with a text.
-async fn answer(stream: &mut RawStream, text: &str) {
+async fn answer(stream: &mut ScriptedStream, text: &str) {
     let answer = [(FrameKind::DATA, text.as_bytes()), (FrameKind::END, b"")];
     stream.write(&answer).await;
     stream.send.finish();

@@ -10,7 +10,7 @@ use super::*;
 type FrameSlice<'a> = &'a [(FrameKind, &'a [u8])];
 
 /// A call, and its far end with the header read.
-async fn called(test: &TestSession) -> (WireAnswer, RawStream) {
+async fn called(test: &TestSession) -> (WireAnswer, ScriptedStream) {
     let call = test.call(Body::empty()).await.unwrap();
     let mut stream = test.peer.accept().await;
     assert_eq!(stream.frame().await.unwrap().0, FrameKind::CALL);

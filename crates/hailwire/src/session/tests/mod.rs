@@ -100,7 +100,7 @@ impl TestSession {
     }
 
     /// One that the far side dialled and greeted, with its control stream.
-    async fn greeted(account: Option<Arc<PeerAccount>>) -> (Self, RawStream) {
+    async fn greeted(account: Option<Arc<PeerAccount>>) -> (Self, ScriptedStream) {
         let test = Self::accepted(account);
         let control = test.peer.greet().await;
         test.session.greeted().await.unwrap();
@@ -120,22 +120,22 @@ pub(crate) struct RawPeer(pub(crate) CarrierConnection);
 
 impl RawPeer {
     /// Opens a stream and writes to it.
-    pub(crate) async fn open(&self, bytes: Bytes) -> RawStream {
+    pub(crate) async fn open(&self, bytes: Bytes) -> ScriptedStream {
         let (send, recv) = self.0.open(Priority::Medium).await.unwrap();
-        let mut stream = RawStream::new(send, recv);
+        let mut stream = ScriptedStream::new(send, recv);
         if !bytes.is_empty() {
             stream.send.write(bytes).await.unwrap();
         }
         stream
     }
 
-    pub(crate) async fn accept(&self) -> RawStream {
+    pub(crate) async fn accept(&self) -> ScriptedStream {
         let (send, recv) = patiently(self.0.accept()).await.unwrap();
-        RawStream::new(send, recv)
+        ScriptedStream::new(send, recv)
     }
 
     /// Greets, and reads the greeting that comes back.
-    pub(crate) async fn greet(&self) -> RawStream {
+    pub(crate) async fn greet(&self) -> ScriptedStream {
         let hello = Hello {
             versions: vec![header::VERSION],
             name: "far".to_owned(),
@@ -148,7 +148,7 @@ impl RawPeer {
     }
 
     /// A call without a body.
-    pub(crate) async fn call(&self, header: &CallHeader) -> RawStream {
+    pub(crate) async fn call(&self, header: &CallHeader) -> ScriptedStream {
         let head = frames(&[(FrameKind::CALL, &header::encode_call(header))]);
         let mut call = self.open(head).await;
         call.send.finish();
@@ -165,12 +165,12 @@ impl RawPeer {
 }
 
 /// A stream that is read and written frame by frame.
-pub(crate) struct RawStream {
+pub(crate) struct ScriptedStream {
     pub(crate) send: SendStream,
     pub(crate) reader: FrameReader,
 }
 
-impl RawStream {
+impl ScriptedStream {
     pub(crate) fn new(send: SendStream, recv: RecvStream) -> Self {
         let reader = FrameReader::new(recv);
         Self { send, reader }

@@ -11,7 +11,11 @@ async fn serve_one<H: Handler>(
     kind: RequestKind,
     header: CallHeader,
     handler: H,
-) -> (RawStream, tokio::task::JoinHandle<Code>, CarrierConnection) {
+) -> (
+    ScriptedStream,
+    tokio::task::JoinHandle<Code>,
+    CarrierConnection,
+) {
     let (far, near) = connected();
     let peer = RawPeer(far);
     let opening = header::encode_call(&header);

@@ -7,8 +7,8 @@ use crate::carrier::budget::MemoryBudget;
 
 /// A relayed call whose caller has sent its header, and what of its body came with that.
 struct RelayedCall {
-    caller: RawStream,
-    callee: RawStream,
+    caller: ScriptedStream,
+    callee: ScriptedStream,
     /// How it ended for the relay.
     code: tokio::task::JoinHandle<Code>,
     _connections: [CarrierConnection; 4],
@@ -32,7 +32,7 @@ impl RelayedCall {
         let (mut callee_send, callee_recv) = onward.open(Priority::Medium).await.unwrap();
         callee_send.write(opening).await.unwrap();
         let (send_back, recv_there) = at.accept().await.unwrap();
-        let mut callee = RawStream::new(send_back, recv_there);
+        let mut callee = ScriptedStream::new(send_back, recv_there);
         assert_eq!(callee.frame().await.unwrap().1, "head");
         let code = tokio::spawn(async move {
             let moved = || {
