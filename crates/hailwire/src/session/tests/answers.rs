@@ -26,7 +26,7 @@ async fn whole(call: WireAnswer) -> Result<(AnswerHead, Bytes), Status> {
     Ok((answer.head().clone(), bytes?))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_is_whole_only_with_its_end() {
     let (test, _control) = TestSession::greeted(None).await;
     let head = AnswerHead {
@@ -102,7 +102,7 @@ async fn an_answer_is_whole_only_with_its_end() {
     assert_eq!(test.session.in_flight(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_reset_answer_says_what_its_code_means() {
     let (test, _control) = TestSession::greeted(None).await;
     let given_up = (Code::Cancelled, "the far side gave the call up");
@@ -140,7 +140,7 @@ async fn a_reset_answer_says_what_its_code_means() {
     assert_eq!(status, Status::new(Code::Unavailable, closed));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_past_the_limit_of_its_reader_is_refused() {
     let (test, _control) = TestSession::greeted(None).await;
     for (limit, fits) in [(4, true), (3, false), (1, false)] {
@@ -203,7 +203,7 @@ impl Drop for DropCount {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_an_answer_holds_is_let_go_of_at_its_end_and_not_before() {
     let (test, _control) = TestSession::greeted(None).await;
     let dropped = Arc::new(AtomicUsize::new(0));
@@ -226,7 +226,7 @@ async fn what_an_answer_holds_is_let_go_of_at_its_end_and_not_before() {
     assert_eq!(count(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_is_dropped_stops_its_writer_and_the_body_of_its_call() {
     let (test, _control) = TestSession::greeted(None).await;
     let (sender, body) = Body::channel(1);
@@ -240,7 +240,7 @@ async fn an_answer_that_is_dropped_stops_its_writer_and_the_body_of_its_call() {
     sender.closed().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_end_that_the_stream_outlives_tells_the_far_side_to_stop() {
     let (test, _control) = TestSession::greeted(None).await;
     let (call, mut stream) = called(&test).await;

@@ -4,7 +4,7 @@ use hailwire_wire::header::{AgentOffer, AgentOffers};
 
 use super::*;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_ping_is_answered_with_its_payload_and_a_longer_one_ends_the_session() {
     let (test, mut control) = TestSession::greeted(None).await;
     for payload in [&b""[..], b"12345678", &[7; 64]] {
@@ -46,7 +46,7 @@ async fn a_ping_takes_as_long_as_its_answer_and_fails_with_the_session() {
     assert_eq!(test.session.greeted().await, Ok(()), "that it has had");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_far_side_that_is_going_away_gets_no_new_work_and_finishes_what_runs() {
     let (test, mut control) = TestSession::greeted(None).await;
     let running = test.call(Body::empty()).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_far_side_that_is_going_away_gets_no_new_work_and_finishes_what_runs()
     assert!(test.peer.call(&to("echo")).await.status().await.is_ok());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn going_away_is_said_once_and_does_not_keep_this_side_from_calling() {
     let (test, mut control) = TestSession::greeted(None).await;
     test.session.go_away("an upgrade");
@@ -87,7 +87,7 @@ async fn going_away_is_said_once_and_does_not_keep_this_side_from_calling() {
     assert!(test.session.takes_work());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn frames_that_a_control_stream_does_not_know_are_skipped() {
     let (_test, mut control) = TestSession::greeted(None).await;
     control
@@ -101,7 +101,7 @@ async fn frames_that_a_control_stream_does_not_know_are_skipped() {
     assert_eq!(control.frame().await.unwrap().1, "still here");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_page_of_offers_is_handed_on_and_a_malformed_one_ends_the_session() {
     let (mut test, mut control) = TestSession::greeted(None).await;
     let mut offered = test.session.peer_offered();
@@ -128,7 +128,7 @@ async fn a_page_of_offers_is_handed_on_and_a_malformed_one_ends_the_session() {
     assert!(test.pages.try_recv().is_err());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_ends_with_its_control_stream_and_with_its_connection() {
     let (test, mut control) = TestSession::greeted(None).await;
     control.send.finish();
@@ -144,7 +144,7 @@ async fn a_session_ends_with_its_control_stream_and_with_its_connection() {
     assert_eq!(opened.await.unwrap_err(), why);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn two_handles_of_a_session_are_one_and_two_sessions_are_not() {
     let (one, other) = (TestSession::accepted(None), TestSession::accepted(None));
     let again = one.session.clone();

@@ -33,7 +33,7 @@ async fn a_first_frame_that_is_late_costs_its_stream_and_nothing_else() {
     assert!(test.peer.call(&to("echo")).await.status().await.is_ok());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_that_overtakes_the_greeting_is_served() {
     let test = TestSession::accepted(None);
     assert!(test.peer.call(&to("echo")).await.status().await.is_ok());
@@ -43,7 +43,7 @@ async fn a_call_that_overtakes_the_greeting_is_served() {
     assert_eq!(test.session.peer_hello().unwrap().name, "far");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_that_ends_before_its_first_frame_gets_no_answer() {
     let (test, _control) = TestSession::greeted(None).await;
     let mut empty = test.peer.open(Bytes::new()).await;
@@ -52,7 +52,7 @@ async fn a_stream_that_ends_before_its_first_frame_gets_no_answer() {
     assert!(test.session.takes_work());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_first_frame_that_opens_nothing_is_unimplemented() {
     let (test, _control) = TestSession::greeted(None).await;
     for kind in [FrameKind::END, FrameKind::PING, FrameKind(0x0f)] {
@@ -65,7 +65,7 @@ async fn a_first_frame_that_opens_nothing_is_unimplemented() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn streams_of_both_sides_are_counted_until_they_end() {
     let (test, _control) = TestSession::greeted(None).await;
     assert_eq!(test.session.in_flight(), 0, "the control stream is no work");
@@ -86,7 +86,7 @@ async fn streams_of_both_sides_are_counted_until_they_end() {
     settled(|| test.session.in_flight() == 0).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_header_past_a_bound_is_refused_here_and_leaves_no_stream_open() {
     let (test, _control) = TestSession::greeted(None).await;
     let field = || ("name".to_owned(), "value".to_owned());
@@ -123,7 +123,7 @@ async fn a_header_past_a_bound_is_refused_here_and_leaves_no_stream_open() {
     assert!(opened.await.is_ok());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_small_body_travels_with_its_header_and_a_large_one_in_bounded_frames() {
     let (test, _control) = TestSession::greeted(None).await;
     let small = Bytes::from(vec![7; SMALL_BODY]);
@@ -151,7 +151,7 @@ async fn a_small_body_travels_with_its_header_and_a_large_one_in_bounded_frames(
     assert!(bytes == expected, "{} bytes", bytes.len());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_body_that_fails_resets_its_stream_with_the_code() {
     let (test, _control) = TestSession::greeted(None).await;
     let (sender, body) = Body::channel(1);
@@ -163,7 +163,7 @@ async fn a_body_that_fails_resets_its_stream_with_the_code() {
     assert_eq!(read.code, Code::DataLoss);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_far_side_that_wants_no_body_may_still_answer() {
     let (test, _control) = TestSession::greeted(None).await;
     for body in [Body::from("small"), Body::channel(1).1] {
@@ -184,7 +184,7 @@ fn account_with(room: usize) -> (Arc<PeerAccount>, AccountCharge) {
     (account, taken)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_its_account_has_no_room_for_is_closed_at_once() {
     let (account, taken) = account_with(CONNECTION - 1);
     let test = TestSession::accepted(Some(account.clone()));
@@ -196,7 +196,7 @@ async fn a_connection_that_its_account_has_no_room_for_is_closed_at_once() {
     assert!(test.peer.call(&to("echo")).await.status().await.is_ok());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_is_charged_while_it_lasts_and_refused_where_there_is_no_room() {
     let account = PeerAccount::peer(Arc::new(MemoryBudget::new(0)));
     let (test, _control) = TestSession::greeted(Some(account.clone())).await;
@@ -225,7 +225,7 @@ async fn a_stream_is_charged_while_it_lasts_and_refused_where_there_is_no_room()
     settled(|| account.used() <= idle).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_header_that_has_to_be_waited_for_or_is_large_is_charged_as_well() {
     let account = PeerAccount::peer(Arc::new(MemoryBudget::new(0)));
     let (test, _control) = TestSession::greeted(Some(account.clone())).await;

@@ -49,7 +49,7 @@ fn with_deadline(left: Duration) -> CallHeader {
     header
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_small_answer_leaves_in_one_write_with_its_head_and_its_end() {
     let handler = |_: Request| async {
         Ok(Response::new("hello")
@@ -72,7 +72,7 @@ async fn a_small_answer_leaves_in_one_write_with_its_head_and_its_end() {
     assert_eq!(code(served, &far).await, Code::Ok);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_without_a_head_begins_with_its_body() {
     let handler = |_: Request| async { Ok(Response::new("a")) };
     let (mut stream, ..) = serve_one(RequestKind::Call, to("x"), handler).await;
@@ -80,7 +80,7 @@ async fn an_answer_without_a_head_begins_with_its_body() {
     assert_eq!(stream.frame().await.unwrap(), frame);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_handler_that_fails_or_panics_is_told_to_its_caller_and_to_whoever_counts() {
     let failed = Status::new(Code::Aborted, "no").with_hint("ask somebody else");
     let told = failed.clone();
@@ -98,7 +98,7 @@ async fn a_handler_that_fails_or_panics_is_told_to_its_caller_and_to_whoever_cou
     assert_eq!(code(served, &far).await, Code::Internal);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_head_past_its_bound_is_the_agents_fault() {
     for head in [
         AnswerHead {
@@ -126,7 +126,7 @@ async fn a_head_past_its_bound_is_the_agents_fault() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_one_way_message_is_acknowledged_without_what_its_handler_answers() {
     let handler = |mut request: Request| async move {
         assert_eq!(request.kind(), RequestKind::Send);
@@ -140,7 +140,7 @@ async fn a_one_way_message_is_acknowledged_without_what_its_handler_answers() {
     assert_eq!(code(served, &far).await, Code::Ok);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_raw_stream_is_accepted_before_its_handler_has_answered() {
     let (go, gone) = oneshot::channel::<()>();
     let gone = Mutex::new(Some(gone));
@@ -160,7 +160,7 @@ async fn a_raw_stream_is_accepted_before_its_handler_has_answered() {
     assert_eq!(stream.answer().await, ("then".into(), Status::ok()));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_body_that_breaks_off_ends_the_answer_after_what_was_sent() {
     let broken = Status::new(Code::DataLoss, "the disk is gone");
     let told = broken.clone();
@@ -180,7 +180,7 @@ async fn a_body_that_breaks_off_ends_the_answer_after_what_was_sent() {
     assert_eq!(code(served, &far).await, Code::DataLoss);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn chunks_that_are_not_ready_at_once_are_sent_as_they_come() {
     let (sender, body) = Body::channel(1);
     let body = Mutex::new(Some(body));
@@ -277,7 +277,7 @@ async fn an_answer_that_nobody_reads_is_reset_at_its_deadline() {
     assert_eq!(code(served, &far).await, Code::DeadlineExceeded);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_caller_that_gives_up_drops_the_handler_and_its_code_says_nothing_of_the_agent() {
     let (handler, dropped) = hanging();
     let (mut stream, served, far) = serve_one(RequestKind::Call, to("x"), handler).await;

@@ -54,7 +54,7 @@ impl RelayedCall {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_spliced_call_passes_every_byte_both_ways_and_each_way_ends_by_itself() {
     let moved = Arc::new(AtomicU64::new(0));
     // A part of the body came with the header, cut in the middle of a frame.
@@ -84,7 +84,7 @@ async fn a_spliced_call_passes_every_byte_both_ways_and_each_way_ends_by_itself(
     assert_eq!(moved.load(Ordering::Relaxed), 4);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_callee_that_resets_before_it_answers_is_told_in_words() {
     let away = Status::new(
         Code::Unavailable,
@@ -111,7 +111,7 @@ async fn a_callee_that_resets_before_it_answers_is_told_in_words() {
     assert_eq!(call.code.await.unwrap(), Code::Cancelled);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_callee_that_resets_in_mid_answer_resets_it() {
     let mut call = RelayedCall::plain().await;
     call.callee.write(&[(FrameKind::DATA, b"half")]).await;
@@ -121,7 +121,7 @@ async fn a_callee_that_resets_in_mid_answer_resets_it() {
     assert_eq!(call.code.await.unwrap(), Code::DataLoss);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_caller_that_ends_the_call_is_no_fault_of_the_callee() {
     // It wants no answer: the callee is stopped with its code.
     let mut call = RelayedCall::plain().await;
@@ -140,7 +140,7 @@ async fn a_caller_that_ends_the_call_is_no_fault_of_the_callee() {
     assert_eq!(call.code.await.unwrap(), Code::Cancelled);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_callee_that_wants_no_more_of_the_body_stops_it_and_answers() {
     let mut call = RelayedCall::plain().await;
     call.callee.reader.stop(Code::OutOfRange);
@@ -170,7 +170,7 @@ async fn a_deadline_ends_a_spliced_call_on_both_sides() {
     assert_eq!(call.caller.reset().await, Code::DeadlineExceeded);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_callee_whose_connection_is_lost_is_unavailable_and_a_lost_caller_is_a_cancel() {
     let mut call = RelayedCall::plain().await;
     call._connections[3].close(Code::Internal, "it fell over");
@@ -183,7 +183,7 @@ async fn a_callee_whose_connection_is_lost_is_unavailable_and_a_lost_caller_is_a
     assert!(call.callee.send.stopped().await.is_some());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_body_that_waits_is_charged_to_its_sender_until_the_call_ends() {
     // More than the callee's window, the relay's queue and the carrier's pipe take together.
     let body = Bytes::from(vec![3; 1 << 20]);
