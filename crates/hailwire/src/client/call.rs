@@ -134,7 +134,8 @@ impl Call {
             header.set_deadline(left);
             Instant::now() + left
         });
-        let call = std::pin::pin!(async {
+        // In a box, because callers hand this future on, as into a timeout, and each hand-over would move all of it.
+        let mut call = Box::pin(async {
             match &client.inner {
                 ClientKind::Attached(attached) => {
                     let answer = attached.session.open(kind, &header, body).await?;
@@ -143,7 +144,7 @@ impl Call {
                 ClientKind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
         });
-        session::in_time(at, call).await
+        session::in_time(at, call.as_mut()).await
     }
 
     /// Sends it as a one-way message instead: resolves once the agent has taken it. This is
