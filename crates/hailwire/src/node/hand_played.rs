@@ -3,10 +3,7 @@
 //! What a peer of another version or an attacker says is written by hand; the node is whole, and runs in virtual time as
 //! those of [`super::virtual_nodes`] do.
 
-use std::{
-    sync::Arc,
-    task::{Context, Waker},
-};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use hailwire_core::routing::CallOrigin;
@@ -25,7 +22,7 @@ use crate::{
     admin::{self, method},
     carrier::{CarrierConnection, mux::MuxConnection},
     session::{
-        Session,
+        Session, now,
         tests::{RawPeer, ScriptedStream, connected, frames},
     },
 };
@@ -224,7 +221,5 @@ pub(crate) fn nobody(id: NodeId) -> admin::TrustAdd {
 
 /// Whether a future has its output already.
 pub(crate) fn is_ready<F: Future>(future: std::pin::Pin<&mut F>) -> bool {
-    future
-        .poll(&mut Context::from_waker(Waker::noop()))
-        .is_ready()
+    now(future).is_some()
 }

@@ -20,7 +20,10 @@ use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
     carrier::{CarrierConnection, RecvStream, SendStream, quic},
     config::{Carrier, TunnelPool},
-    node::additional::tests::{PATIENCE, TestNode, call, known, pair, serve_echo},
+    node::{
+        additional::tests::{PATIENCE, TestNode, call, known, pair, serve_echo},
+        hand_played::nobody,
+    },
 };
 
 /// A trusted peer that says what it likes on its control stream.
@@ -43,14 +46,7 @@ impl ScriptedPeer {
             .await
             .unwrap();
         let id = NodeId::from_bytes(*endpoint.id().as_bytes());
-        let add = admin::TrustAdd {
-            id,
-            alias: String::new(),
-            allow: Vec::new(),
-            offer: Vec::new(),
-            addresses: Vec::new(),
-            tcp: Vec::new(),
-        };
+        let add = nobody(id);
         let _: admin::TrustedPeer = host.client().admin(method::TRUST_ADD, &add).await.unwrap();
         let to = iroh::EndpointId::from_bytes(host.node.id().as_bytes()).unwrap();
         let sockets = host.node.sockets().into_iter().map(TransportAddr::Ip);
