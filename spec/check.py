@@ -192,7 +192,7 @@ HEADERS = {
         "software": (is_text, ""),
         "instance": (integer(64), 0),
         "features": (texts, []),
-        "beside": (lambda v: isinstance(v, bool), False),
+        "additional": (lambda v: isinstance(v, bool), False),
     },
     "register": {**OFFER, "max_concurrency": (integer(32), 0), "socket": (is_text, "")},
     "offers": {

@@ -314,7 +314,8 @@ impl<C: PeerConnection> PeerTable<C> {
         let tunnel = tunnel
             .filter(|tunnel| tunnel.carrier_name() == Some(carrier))
             .ok_or_else(|| {
-                let what = format!("there is no tunnel over {carrier} beside which to stand");
+                let what =
+                    format!("there is no tunnel over {carrier} that the connection could join");
                 Status::new(Code::FailedPrecondition, what)
             })?;
         if tunnel.add(connection, dialled_by, most)? {

@@ -210,14 +210,14 @@ pub struct Hello {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
     /// This connection joins those that the two nodes have over this carrier, and replaces none. Only
-    /// for a peer whose features hold [`BESIDE`], and only from the side that dials.
+    /// for a peer whose features hold [`ADDITIONAL_CONNECTIONS`], and only from the side that dials.
     #[serde(skip_serializing_if = "is_false")]
-    pub beside: bool,
+    pub additional: bool,
 }
 
 /// The feature of a node that takes several connections to one peer over one carrier
-/// ([`Hello::beside`]).
-pub const BESIDE: &str = "beside";
+/// ([`Hello::additional`]).
+pub const ADDITIONAL_CONNECTIONS: &str = "additional-connections";
 
 /// Attaches an agent to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

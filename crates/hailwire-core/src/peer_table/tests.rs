@@ -175,7 +175,7 @@ fn an_additional_connection_replaces_nothing_and_is_bounded() {
         let refused = table.handle_additional(peer, end, true, 2);
         refused.map_err(|status| (status.code, status.message))
     };
-    let none = "there is no tunnel over quic beside which to stand".to_owned();
+    let none = "there is no tunnel over quic that the connection could join".to_owned();
     let missing = Err((Code::FailedPrecondition, none));
     assert_eq!(refused(&mut table, &quic(1)), missing);
     table.handle_connected(peer, &quic(1), true, Carrier::Auto);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use hailwire_wire::{
     Code, NodeId, Status,
-    header::{BESIDE, Hello},
+    header::{ADDITIONAL_CONNECTIONS, Hello},
     limits,
 };
 use tokio::{sync::watch, task::JoinSet, time::timeout};
@@ -63,7 +63,7 @@ pub(super) fn up_additional(
         false => node.peers.enter_additional(id, session, dialled, most),
     };
     if let Err(status) = entered {
-        tracing::debug!(peer = %id, %status, "a connection beside the tunnel was refused");
+        tracing::debug!(peer = %id, %status, "an additional connection was refused");
         session.close(status.code, &status.message);
         return false;
     }
@@ -89,7 +89,7 @@ async fn dial_additional(node: Arc<NodeInner>, id: NodeId, carrier: Carrier) -> 
     };
     let connection = connection.map_err(|reason| unreachable(id, &reason))?;
     let hello = Hello {
-        beside: true,
+        additional: true,
         ..node.hello()
     };
     let session = tunnel::start_session_as(&node, hello, id, connection, true);
@@ -105,13 +105,18 @@ async fn dial_additional(node: Arc<NodeInner>, id: NodeId, carrier: Carrier) -> 
 
 /// Whether an accepted session is to stand beside others, by its greeting.
 pub(super) fn is_additional(session: &Session) -> bool {
-    session.peer_hello().is_some_and(|hello| hello.beside)
+    session.peer_hello().is_some_and(|hello| hello.additional)
 }
 
 /// Whether a peer takes connections beside the first.
 fn takes_more(first: &Session) -> bool {
     let hello = first.peer_hello();
-    hello.is_some_and(|hello| hello.features.iter().any(|feature| feature == BESIDE))
+    hello.is_some_and(|hello| {
+        hello
+            .features
+            .iter()
+            .any(|feature| feature == ADDITIONAL_CONNECTIONS)
+    })
 }
 
 /// Waits until the far side takes a connection.

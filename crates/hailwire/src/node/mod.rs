@@ -66,7 +66,7 @@ use std::{
 
 use hailwire_wire::{
     Code, NodeId, NodeName,
-    header::{BESIDE, Hello, VERSION},
+    header::{ADDITIONAL_CONNECTIONS, Hello, VERSION},
 };
 use thiserror::Error;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
@@ -427,8 +427,8 @@ impl NodeInner {
             name: self.name().map(String::from).unwrap_or_default(),
             software: SOFTWARE.to_owned(),
             instance: self.setup.instance,
-            features: vec![BESIDE.to_owned()],
-            beside: false,
+            features: vec![ADDITIONAL_CONNECTIONS.to_owned()],
+            additional: false,
         }
     }
 

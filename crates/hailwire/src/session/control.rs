@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
     Code, Priority, Status,
     frame::{self, FrameKind},
-    header::{self, BESIDE, Hello, VERSION},
+    header::{self, ADDITIONAL_CONNECTIONS, Hello, VERSION},
     limits,
     offers::OfferPage,
 };
@@ -166,7 +166,9 @@ impl<D: StreamDispatcher> ControlTask<D> {
 fn keep_little(hello: &mut Hello) {
     hello.versions = vec![VERSION];
     hello.software = String::new();
-    hello.features.retain(|feature| feature == BESIDE);
+    hello
+        .features
+        .retain(|feature| feature == ADDITIONAL_CONNECTIONS);
     hello.features.truncate(1);
     hello.features.shrink_to_fit();
     if hello.name.len() > limits::MAX_NAME {
@@ -197,21 +199,24 @@ mod tests {
     #[test]
     fn of_a_greeting_as_large_as_a_header_little_is_kept() {
         let mut features = vec![String::new(); 30_000];
-        features.extend([BESIDE.to_owned(), BESIDE.to_owned()]);
+        features.extend([
+            ADDITIONAL_CONNECTIONS.to_owned(),
+            ADDITIONAL_CONNECTIONS.to_owned(),
+        ]);
         let mut hello = Hello {
             versions: vec![9, VERSION],
             name: "n".repeat(limits::MAX_NAME + 1),
             software: "s".repeat(10_000),
             instance: 7,
             features,
-            beside: true,
+            additional: true,
         };
         keep_little(&mut hello);
         let kept = Hello {
             versions: vec![VERSION],
             instance: 7,
-            features: vec![BESIDE.to_owned()],
-            beside: true,
+            features: vec![ADDITIONAL_CONNECTIONS.to_owned()],
+            additional: true,
             ..Hello::default()
         };
         assert_eq!(hello, kept);

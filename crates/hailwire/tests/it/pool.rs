@@ -11,7 +11,7 @@ use hailwire::{
 };
 use hailwire_wire::{
     frame::{self, FrameDecoder, FrameEvent, FrameKind},
-    header::{self, BESIDE, Hello, VERSION},
+    header::{self, ADDITIONAL_CONNECTIONS, Hello, VERSION},
     limits,
 };
 use iroh::{Endpoint, RelayMap, RelayMode, endpoint::presets};
@@ -90,7 +90,7 @@ async fn a_dialler_that_wants_more_than_the_far_side_takes_has_that() {
 #[derive(Clone, Copy, Debug, Default)]
 struct Offered {
     first: u32,
-    beside: u32,
+    additional: u32,
 }
 
 /// A far side that speaks the protocol without our node, answers every call, and refuses connections beside the
@@ -163,8 +163,8 @@ async fn answer(
         return send.finish();
     }
     let hello: Hello = header::decode(&payload).unwrap();
-    offered.send_modify(|offered| match hello.beside {
-        true => offered.beside += 1,
+    offered.send_modify(|offered| match hello.additional {
+        true => offered.additional += 1,
         false => offered.first += 1,
     });
     let ours = Hello {
@@ -174,7 +174,7 @@ async fn answer(
     };
     frame::put(&mut out, FrameKind::HELLO, &header::encode(&ours));
     let _ = send.write(out.freeze()).await;
-    if hello.beside {
+    if hello.additional {
         return connection.close(Code::ResourceExhausted, "one is enough");
     }
     // The control stream stays open as long as the session.
@@ -203,19 +203,19 @@ async fn a_peer_that_does_not_know_of_further_connections_is_asked_for_none() {
             .unwrap();
     }
     has_connections(&near, 1).await;
-    let Offered { first, beside } = *far.offered.borrow();
-    assert_eq!((first, beside), (1, 0));
+    let Offered { first, additional } = *far.offered.borrow();
+    assert_eq!((first, additional), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_refuses_further_connections_is_called_over_the_one() {
-    let far = ByHand::start(&[BESIDE]).await;
+    let far = ByHand::start(&[ADDITIONAL_CONNECTIONS]).await;
     let near = far.dialler().await;
     test_node::call(&near.client(), "any@far", "x")
         .await
         .unwrap();
     let mut offered = far.offered.subscribe();
-    let asked = offered.wait_for(|offered| offered.beside >= 3);
+    let asked = offered.wait_for(|offered| offered.additional >= 3);
     tokio::time::timeout(PATIENCE, asked)
         .await
         .unwrap()

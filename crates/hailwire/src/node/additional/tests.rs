@@ -411,10 +411,10 @@ async fn what_stands_beside_a_tunnel_goes_with_it_when_another_takes_its_place()
     let (me, id) = (NodeId::from_bytes([1; 32]), NodeId::from_bytes([2; 32]));
     let peers = Peers::new(me);
     let (first, _a) = session(Hello::default()).await;
-    let (beside, _b) = session(Hello::default()).await;
+    let (additional, _b) = session(Hello::default()).await;
     let (ours, _c) = session(Hello::default()).await;
     assert!(peers.enter(id, &first, false, Carrier::Auto));
-    peers.enter_additional(id, &beside, false, 4).unwrap();
+    peers.enter_additional(id, &additional, false, 4).unwrap();
     let standing = peers.watch_size(id, &first).unwrap();
     // Both have dialled at once, and the lower key's connection is kept.
     assert!(peers.enter(id, &ours, true, Carrier::Auto));
@@ -424,7 +424,7 @@ async fn what_stands_beside_a_tunnel_goes_with_it_when_another_takes_its_place()
     );
     assert_eq!(peers.connections(id, Transport::Tcp).len(), 1);
     peers.close_retired();
-    for old in [&first, &beside] {
+    for old in [&first, &additional] {
         timeout(PATIENCE, old.closed()).await.unwrap();
     }
     assert!(!ours.is_closed());

@@ -1,7 +1,8 @@
 //! Tunnels whose far end is played by hand: who may stay, for how long, and what it is told.
 
 use hailwire_wire::{
-    CallHeader, frame::FrameKind, header, header::BESIDE, header::VERSION, offers::OfferPage,
+    CallHeader, frame::FrameKind, header, header::ADDITIONAL_CONNECTIONS, header::VERSION,
+    offers::OfferPage,
 };
 use tokio::time::{Instant, advance};
 
@@ -60,8 +61,8 @@ async fn an_untrusted_peer_has_one_connection() {
     let raw = RawPeer(host.dialled(key(9)));
     let hello = Hello {
         versions: vec![VERSION],
-        features: vec![BESIDE.to_owned()],
-        beside: true,
+        features: vec![ADDITIONAL_CONNECTIONS.to_owned()],
+        additional: true,
         ..Hello::default()
     };
     let greeting = frames(&[(FrameKind::HELLO, &header::encode(&hello))]);
