@@ -5,16 +5,20 @@
 //! things: chunks, the end, or a [`Status`] that says why the end will not come. Reading slowly is
 //! back-pressure: nothing between writer and reader grows.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
 };
 
 use bytes::{Bytes, BytesMut};
-use hailwire_wire::{Code, Status, frame, limits};
+use hailwire_wire::{Code, Status, frame::FrameEvent, limits};
 use tokio::sync::mpsc::{self, error::TrySendError};
 
-use crate::frame_reader::FrameReader;
+use crate::{carrier::ReadWaiting, frame_reader::FrameReader};
 
 /// A stream of byte chunks with a definite end.
 ///
@@ -124,24 +128,34 @@ impl Body {
     ///
     /// Nothing is lost.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Status> {
-        let result = match &mut self.0 {
-            BodyKind::Empty => return Ok(None),
-            BodyKind::Failed(status) => return Err(status.clone()),
+        let mut waiting = ReadWaiting::default();
+        poll_fn(|cx| self.poll_chunk(&mut waiting, cx)).await
+    }
+
+    /// As [`Body::chunk`], for a future of the caller's that holds `waiting` from its first poll to its last.
+    pub(crate) fn poll_chunk(
+        &mut self,
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Status>> {
+        let result = ready!(match &mut self.0 {
+            BodyKind::Empty => return Poll::Ready(Ok(None)),
+            BodyKind::Failed(status) => return Poll::Ready(Err(status.clone())),
             BodyKind::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
                 self.0 = BodyKind::Empty;
-                return Ok(Some(bytes).filter(|b| !b.is_empty()));
+                return Poll::Ready(Ok(Some(bytes).filter(|b| !b.is_empty())));
             }
-            BodyKind::Channel(receiver) => next_item(receiver).await,
-            BodyKind::Wire(reader) => next_data(reader).await,
-            BodyKind::OneWay(body) => body.chunk().await,
-        };
+            BodyKind::Channel(receiver) => receiver.poll_recv(cx).map(item_chunk),
+            BodyKind::Wire(reader) => poll_data(reader, waiting, cx),
+            BodyKind::OneWay(body) => body.poll_chunk(waiting, cx),
+        });
         match &result {
             Ok(Some(_)) => {}
             Ok(None) => self.0 = BodyKind::Empty,
             Err(status) => self.0 = BodyKind::Failed(status.clone()),
         }
-        result
+        Poll::Ready(result)
     }
 
     /// All of it in one piece.
@@ -191,14 +205,18 @@ impl Body {
 }
 
 impl OneWay {
-    async fn chunk(&mut self) -> Result<Option<Bytes>, Status> {
-        let chunk = next_data(&mut self.reader).await?;
+    fn poll_chunk(
+        &mut self,
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Status>> {
+        let chunk = ready!(poll_data(&mut self.reader, waiting, cx))?;
         let Some(left) = self.left.checked_sub(chunk.as_ref().map_or(0, Bytes::len)) else {
             self.overrun.0.store(true, Ordering::Relaxed);
-            return Err(message_too_long());
+            return Poll::Ready(Err(message_too_long()));
         };
         self.left = left;
-        Ok(chunk)
+        Poll::Ready(Ok(chunk))
     }
 }
 
@@ -333,8 +351,8 @@ fn reader_gone() -> Status {
     Status::new(Code::Cancelled, "the reader of this body is gone")
 }
 
-async fn next_item(receiver: &mut mpsc::Receiver<BodyItem>) -> Result<Option<Bytes>, Status> {
-    match receiver.recv().await {
+fn item_chunk(item: Option<BodyItem>) -> Result<Option<Bytes>, Status> {
+    match item {
         Some(BodyItem::Chunk(chunk)) => Ok(Some(chunk)),
         Some(BodyItem::End) => Ok(None),
         Some(BodyItem::Abort(status)) => Err(status),
@@ -346,12 +364,16 @@ async fn next_item(receiver: &mut mpsc::Receiver<BodyItem>) -> Result<Option<Byt
 }
 
 /// The next body bytes of a stream on which nothing but `DATA` has meaning any more.
-async fn next_data(reader: &mut FrameReader) -> Result<Option<Bytes>, Status> {
+fn poll_data(
+    reader: &mut FrameReader,
+    waiting: &mut ReadWaiting,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Option<Bytes>, Status>> {
     loop {
-        match reader.next().await? {
-            Some(frame::FrameEvent::Data(bytes)) => return Ok(Some(bytes)),
-            Some(frame::FrameEvent::Frame(..)) => {}
-            None => return Ok(None),
+        match ready!(reader.poll_next(waiting, cx))? {
+            Some(FrameEvent::Data(bytes)) => return Poll::Ready(Ok(Some(bytes))),
+            Some(FrameEvent::Frame(..)) => {}
+            None => return Poll::Ready(Ok(None)),
         }
     }
 }

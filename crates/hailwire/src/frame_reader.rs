@@ -1,8 +1,9 @@
 //! Reads frames off a carrier's stream.
 
 use std::{
+    future::poll_fn,
     pin::{Pin, pin},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use hailwire_wire::{
     frame::{FrameDecoder, FrameEvent, FrameKind},
 };
 
-use crate::carrier::{ConnectionError, ReadError, RecvStream};
+use crate::carrier::{ConnectionError, ReadError, ReadWaiting, RecvStream};
 
 /// Most bytes taken from the carrier at once.
 const READ_SIZE: usize = 64 * 1024;
@@ -42,24 +43,29 @@ impl FrameReader {
     ///
     /// Nothing is lost.
     pub(crate) async fn next(&mut self) -> Result<Option<FrameEvent>, Status> {
-        loop {
-            if let Some(event) = self.decoder.next_event().map_err(malformed)? {
-                return Ok(Some(event));
-            }
-            match self.recv.read(READ_SIZE).await {
-                Ok(Some(chunk)) => self.decoder.push(chunk),
-                Ok(None) => {
-                    self.decoder.finish().map_err(malformed)?;
-                    return Ok(None);
-                }
-                Err(error) => return Err(read_status(error)),
-            }
-        }
+        let mut waiting = ReadWaiting::default();
+        poll_fn(|cx| self.poll_next(&mut waiting, cx)).await
     }
 
-    /// The next frame or part of a body, if it has been read already.
-    pub(crate) fn buffered(&mut self) -> Result<Option<FrameEvent>, Status> {
-        self.decoder.next_event().map_err(malformed)
+    /// As [`FrameReader::next`], for a future of the caller's that holds `waiting` ([`RecvStream::poll_read`]).
+    pub(crate) fn poll_next(
+        &mut self,
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<FrameEvent>, Status>> {
+        loop {
+            if let Some(event) = self.decoder.next_event().map_err(malformed)? {
+                return Poll::Ready(Ok(Some(event)));
+            }
+            match ready!(self.recv.poll_read(READ_SIZE, waiting, cx)) {
+                Ok(Some(chunk)) => self.decoder.push(chunk),
+                Ok(None) => {
+                    let ended = self.decoder.finish().map(|()| None);
+                    return Poll::Ready(ended.map_err(malformed));
+                }
+                Err(error) => return Poll::Ready(Err(read_status(error))),
+            }
+        }
     }
 
     /// The next frame that is not body, skipping body bytes.

@@ -40,6 +40,9 @@ use crate::{BenchError, work::ConnectionStart};
 
 /// The alias of the node with the agents.
 pub(super) const REMOTE_NODE: &str = "far";
+
+/// Its first agent, from the other node.
+const ECHO_ADDRESS: &str = "echo@far";
 /// The agent through which the loading side asks for more agents and more trusted keys.
 const SET_UP: &str = "set-up";
 /// Keys that are trusted from the start.
@@ -556,8 +559,9 @@ impl SessionConnection {
         body: Bytes,
     ) -> Result<Bytes, BenchError> {
         let limit = body.len();
+        // The first agent's address is not written anew for each call, as no caller does that.
         let to = match agent {
-            0 => format!("echo@{REMOTE_NODE}"),
+            0 => ECHO_ADDRESS.to_owned(),
             agent => format!("echo-{}@{REMOTE_NODE}", agent - 1),
         };
         let mut call = self.client.call(to).priority(priority).body(body);

@@ -31,7 +31,11 @@ mod unacknowledged;
 mod write_queues;
 pub mod ws;
 
-use std::sync::Arc;
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use bytes::Bytes;
 use hailwire_wire::{Code, Priority};
@@ -438,6 +442,20 @@ pub enum RecvStream {
     Mux(mux::MuxRecvStream),
 }
 
+/// What lasts while somebody waits for a stream's next bytes, and ends when that is given up.
+#[derive(Default)]
+pub struct ReadWaiting(ReadWaitingKind);
+
+#[derive(Default)]
+enum ReadWaitingKind {
+    #[default]
+    Nothing,
+    /// Counts as a waiting reader of an HTTP/2 connection.
+    H2 { _counted: h2::ReadWait },
+    /// Opens the stream anew that went in a first flight which the far side refused.
+    Reopening(quic::ReopenedStream),
+}
+
 impl RecvStream {
     /// The next chunk, at most `max` bytes and never empty; `None` at the end.
     ///
@@ -449,10 +467,26 @@ impl RecvStream {
     ///
     /// Nothing is lost.
     pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        let mut waiting = ReadWaiting::default();
+        poll_fn(|cx| self.poll_read(max, &mut waiting, cx)).await
+    }
+
+    /// As [`RecvStream::read`], for a future of the caller's that holds `waiting` from its first poll to its last: so
+    /// that what reads through several layers is one state, not one in each.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecvStream::read`].
+    pub fn poll_read(
+        &mut self,
+        max: usize,
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, ReadError>> {
         match self {
-            Self::Quic(s) => s.read(max).await,
-            Self::H2(s) => s.read(max).await,
-            Self::Mux(s) => s.read(max).await,
+            Self::Quic(s) => s.poll_read(max, waiting, cx),
+            Self::H2(s) => s.poll_read(max, waiting, cx),
+            Self::Mux(s) => s.poll_read(max, cx),
         }
     }
 

@@ -6,12 +6,12 @@
 
 use std::{
     future::poll_fn,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
-    task::ready,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -23,8 +23,8 @@ use iroh::{
 };
 
 use super::{
-    ConnectionError, ConnectionLimits, ConnectionStats, DatagramError, ReadError, UnreadBytes,
-    WriteError,
+    ConnectionError, ConnectionLimits, ConnectionStats, DatagramError, ReadError, ReadWaiting,
+    ReadWaitingKind, UnreadBytes, WriteError,
     budget::PeerAccount,
     early::{EngineHandle, FirstFlightStream},
     unacknowledged::UnacknowledgedBytes,
@@ -285,11 +285,15 @@ impl QuicSendStream {
         let kept = self.kept.as_ref().is_some_and(|kept| kept.write(chunks));
         match self.write_once(chunks).await {
             Err(iroh_endpoint::WriteError::ZeroRttRejected) => {
-                self.write_again().await?;
-                if kept {
-                    return Ok(());
-                }
-                self.write_once(chunks).await.map_err(write_error)
+                // In a box: rare, and as large as the rest of this.
+                let again = async {
+                    self.write_again().await?;
+                    if kept {
+                        return Ok(());
+                    }
+                    self.write_once(chunks).await.map_err(write_error)
+                };
+                Box::pin(again).await
             }
             written => written.map_err(write_error),
         }
@@ -361,6 +365,10 @@ impl Drop for QuicSendStream {
     }
 }
 
+/// The reading half of a stream that takes the place of a refused one.
+pub(super) type ReopenedStream =
+    Pin<Box<dyn Future<Output = Option<iroh_endpoint::RecvStream>> + Send>>;
+
 /// The reading half of a QUIC stream.
 #[derive(Debug)]
 pub struct QuicRecvStream {
@@ -373,29 +381,47 @@ pub struct QuicRecvStream {
 }
 
 impl QuicRecvStream {
-    pub(super) async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+    pub(super) fn poll_read(
+        &mut self,
+        max: usize,
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, ReadError>> {
         if self.stopped {
-            return Err(ReadError::Stopped);
+            return Poll::Ready(Err(ReadError::Stopped));
         }
-        let mut read = self.inner.read_chunk(max).await;
-        if let (Err(iroh_endpoint::ReadError::ZeroRttRejected), Some(kept)) = (&read, &self.kept)
-            && let Some(again) = kept.read_again().await
+        let mut read = ready!(pin!(self.inner.read_chunk(max)).poll(cx));
+        if matches!(read, Err(iroh_endpoint::ReadError::ZeroRttRejected))
+            && let Some(again) = ready!(self.poll_reopened(waiting, cx))
         {
             self.inner = again;
             self.kept = None;
-            read = self.inner.read_chunk(max).await;
+            read = ready!(pin!(self.inner.read_chunk(max)).poll(cx));
         }
-        match read {
-            Ok(Some(chunk)) => Ok(Some(chunk)),
-            Ok(None) => {
-                self.ended = true;
-                Ok(None)
-            }
-            Err(error) => {
-                self.ended = true;
-                Err(read_error(error))
-            }
+        self.ended |= !matches!(read, Ok(Some(_)));
+        Poll::Ready(read.map_err(read_error))
+    }
+
+    /// The stream that takes a refused one's place, if there is one.
+    fn poll_reopened(
+        &self,
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<iroh_endpoint::RecvStream>> {
+        let Some(kept) = &self.kept else {
+            return Poll::Ready(None);
+        };
+        if !matches!(waiting.0, ReadWaitingKind::Reopening(_)) {
+            let kept = kept.clone();
+            waiting.0 =
+                ReadWaitingKind::Reopening(Box::pin(async move { kept.read_again().await }));
         }
+        let ReadWaitingKind::Reopening(reopened) = &mut waiting.0 else {
+            return Poll::Ready(None);
+        };
+        let reopened = ready!(reopened.as_mut().poll(cx));
+        waiting.0 = ReadWaitingKind::Nothing;
+        Poll::Ready(reopened)
     }
 
     /// Whether it came before the handshake was complete, so that it may be a replay.

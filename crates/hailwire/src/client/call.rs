@@ -11,7 +11,7 @@ use crate::{
     agent::{Caller, Request, SharedHandler},
     body::{Body, BodySender},
     config::Carrier,
-    node::{self, CallDestination, CallRoute, NodeInner},
+    node::{self, CallDestination, CallRoute, NodeInner, RouteProgress},
     session::{self, Answer},
 };
 
@@ -257,7 +257,11 @@ async fn call_embedded(
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
     let origin = CallOrigin::Local;
-    let CallRoute { to, picked } = node::place(node, None, &mut header, origin, deadline).await?;
+    let route = match node::place(node, None, &mut header, origin, deadline) {
+        RouteProgress::Now(route) => route,
+        RouteProgress::Later(route) => route.await,
+    };
+    let CallRoute { to, picked } = route?;
     let begun = match to {
         CallDestination::Handler(handler) => {
             Box::pin(call_handler(handler, kind, header, body, deadline)).await
@@ -275,12 +279,12 @@ async fn call_embedded(
     };
     match begun {
         Ok(answer) => {
-            node.registry.report(&mut picked, Code::Ok);
+            node.registry.report(&mut picked, Code::Ok, Instant::now());
             // The member is busy until the answer has ended.
             Ok(answer.holding(Arc::new(picked)))
         }
         Err(status) => {
-            node.registry.finish(picked, status.code);
+            node.registry.finish(picked, status.code, Instant::now());
             Err(status)
         }
     }

@@ -38,12 +38,12 @@ impl BusyPolling {
         }
     }
 
-    /// There is traffic.
-    pub(crate) fn touch(&self) {
+    /// There was traffic at `at`, which is about now.
+    pub(crate) fn touch(&self, at: Instant) {
         if self.span.is_zero() {
             return;
         }
-        self.last.store(self.now(), Ordering::Relaxed);
+        self.last.store(self.nanos(at), Ordering::Relaxed);
         if !self.looking.load(Ordering::Relaxed) {
             self.wake.notify_one();
         }
@@ -57,7 +57,7 @@ impl BusyPolling {
         loop {
             self.wake.notified().await;
             self.looking.store(true, Ordering::Relaxed);
-            while self.is_worth_it(self.now()) {
+            while self.is_worth_it(self.nanos(Instant::now())) {
                 std::thread::yield_now();
                 // Lets the runtime look at its sockets before it comes back here.
                 tokio::task::yield_now().await;
@@ -72,8 +72,8 @@ impl BusyPolling {
         Duration::from_nanos(since) < self.span
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    fn nanos(&self, at: Instant) -> u64 {
+        u64::try_from((at - self.origin).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -94,9 +94,10 @@ mod tests {
     #[tokio::test]
     async fn without_a_span_it_never_looks() {
         let spin = BusyPolling::new(Duration::ZERO);
-        spin.touch();
+        let now = Instant::now();
+        spin.touch(now);
         spin.run().await;
-        assert!(!spin.is_worth_it(spin.now()));
+        assert!(!spin.is_worth_it(spin.nanos(now)));
     }
 
     #[test]

@@ -21,7 +21,9 @@ use super::{
     join::{said_names, texts},
     listen, now_unix, offers,
     registry::MemberTarget,
-    requested_dials, resolve, router, sockets,
+    requested_dials, resolve,
+    router::{self, RouteProgress},
+    sockets,
     store::{TrustOrigin, TrustRow},
     trust::{NewPeer, store_status},
     tunnel,
@@ -496,7 +498,10 @@ async fn resolved_address(
             tunnel::tunnel_for_call(node, id, carrier, false).await?;
         }
     }
-    let route = router::route(node, &header, CallOrigin::Local, None).await?;
+    let route = match router::route(node, &header, CallOrigin::Local, None) {
+        RouteProgress::Now(route) => route?,
+        RouteProgress::Later(route) => route.await?,
+    };
     let took = start.elapsed();
     // Whoever is found by a bare name is found by way of its tunnel.
     let resolve = resolve.unwrap_or(took);

@@ -75,7 +75,9 @@ pub use overlay::BindError;
 pub use store::StoreError;
 
 pub(crate) use registry::MemberTarget;
-pub(crate) use router::{CallDestination, CallRoute, place, request_kind, set_onward};
+pub(crate) use router::{
+    CallDestination, CallRoute, RouteProgress, place, request_kind, set_onward,
+};
 
 use crate::{
     config::Config,

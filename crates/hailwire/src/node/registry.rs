@@ -282,18 +282,18 @@ impl Registry {
     }
 
     /// Gives a member back with what its call showed of it.
-    pub(crate) fn finish(&self, mut picked: MemberLease, code: Code) {
-        self.report(&mut picked, code);
+    pub(crate) fn finish(&self, mut picked: MemberLease, code: Code, at: Instant) {
+        self.report(&mut picked, code, at);
     }
 
     /// Says how a call goes whose member stays busy until what is picked is dropped.
-    pub(crate) fn report(&self, picked: &mut MemberLease, code: Code) {
+    pub(crate) fn report(&self, picked: &mut MemberLease, code: Code, at: Instant) {
         let outcome = match code {
             Code::Cancelled => return,
             Code::Unavailable | Code::Internal | Code::Unknown | Code::DataLoss => Outcome::Failure,
             _ => Outcome::Success,
         };
-        picked.report(outcome, self.now());
+        picked.report(outcome, at - self.origin);
     }
 
     /// Every member of every group.
@@ -481,7 +481,7 @@ mod tests {
             registry.pick(&name, false, &[]).unwrap_err().code,
             Code::ResourceExhausted
         );
-        registry.finish(held, Code::Ok);
+        registry.finish(held, Code::Ok, Instant::now());
         assert!(registry.pick(&name, false, &[]).is_ok());
     }
 

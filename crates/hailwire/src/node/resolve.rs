@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn meant_now(node: &NodeInner, who: &NodeRef) -> Option<NodeId> {
     match who {
         NodeRef::Id(id) => Some(*id),
-        NodeRef::Name(name) if node.name().as_ref() == Some(name) => Some(node.id()),
+        NodeRef::Name(name) if node.config().node.name.as_ref() == Some(name) => Some(node.id()),
         NodeRef::Name(name) => match meant(node, name, hub_word(node, name)) {
             NameResolution::Node(id) => Some(id),
             NameResolution::Ask

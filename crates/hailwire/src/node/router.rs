@@ -5,14 +5,15 @@
 //! and the trusted peers. A call from a peer goes to local agents only, and only where the grants
 //! allow: nodes do not forward for one another.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
+use futures_core::future::BoxFuture;
 use hailwire_core::routing::{
     CallOrigin, PickedMember, RouteDecision, RouteRequest, RouteSearch, SearchAction,
 };
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, Status,
-    address::NodeRef,
+    address::{self, NodeRef},
     frame::FrameKind,
     header::{self, RegisterHeader},
     offers::OfferPage,
@@ -54,10 +55,10 @@ pub(crate) enum CallDestination {
     Session(Session),
 }
 
-/// What could be told of a call's way without waiting.
-enum RouteProgress {
+/// A call's way, as far as it can be told without waiting, which it can of nearly every call.
+pub(crate) enum RouteProgress<'a> {
     Now(Result<CallRoute, Status>),
-    Later(RouteRequest, RouteDecision),
+    Later(BoxFuture<'a, Result<CallRoute, Status>>),
 }
 
 /// How a member is reached.
@@ -138,26 +139,30 @@ async fn carry(
     if header.from.node.is_some() {
         return Box::pin(refuse(send, reader, &states_a_key())).await;
     }
-    let deadline = header.deadline().map(|left| Instant::now() + left);
+    let arrived = Instant::now();
+    let deadline = header.deadline().map(|left| arrived + left);
     // What is for the node itself, as the ticket of an untrusted peer is, is no sign of traffic.
     let traffic = !is_for_node(&header);
     if traffic {
-        node.programs.spin.touch();
+        node.programs.spin.touch(arrived);
     }
-    let CallRoute { to, picked } =
-        match place(node, Some(session), &mut header, origin, deadline).await {
-            Ok(route) => route,
-            Err(status) => {
-                // Trust was looked up on the way; only who was refused is looked at again.
-                let status = match origin {
-                    CallOrigin::Peer(peer) if !node.trust.is_trusted(peer) => {
-                        Box::pin(refuse_untrusted(node, session, peer)).await
-                    }
-                    _ => status,
-                };
-                return Box::pin(refuse(send, reader, &status)).await;
-            }
-        };
+    let route = match place(node, Some(session), &mut header, origin, deadline) {
+        RouteProgress::Now(route) => route,
+        RouteProgress::Later(route) => route.await,
+    };
+    let CallRoute { to, picked } = match route {
+        Ok(route) => route,
+        Err(status) => {
+            // Trust was looked up on the way; only who was refused is looked at again.
+            let status = match origin {
+                CallOrigin::Peer(peer) if !node.trust.is_trusted(peer) => {
+                    Box::pin(refuse_untrusted(node, session, peer)).await
+                }
+                _ => status,
+            };
+            return Box::pin(refuse(send, reader, &status)).await;
+        }
+    };
     let code = match to {
         CallDestination::Handler(handler) => {
             let kind = request_kind(kind);
@@ -167,7 +172,7 @@ async fn carry(
             // A stream lives long, and what comes on it is as good a sign of more as a call.
             let moved = || {
                 if kind == FrameKind::STREAM {
-                    node.programs.spin.touch();
+                    node.programs.spin.touch(Instant::now());
                 }
             };
             let socket = match kind {
@@ -186,63 +191,58 @@ async fn carry(
             }
         }
     };
+    let ended = Instant::now();
     if traffic {
-        node.programs.spin.touch();
+        node.programs.spin.touch(ended);
     }
     if let Some(picked) = picked {
-        node.registry.finish(picked, code);
+        node.registry.finish(picked, code, ended);
     }
 }
 
 /// Finds who takes a call, by `deadline`, and brings up the tunnel to it: the one way of a call of any origin, whether it came
 /// in a `session` or from the program that embeds the node.
-pub(crate) async fn place(
-    node: &Arc<NodeInner>,
+///
+/// It awaits nothing itself, since each `await` on the way of every call would hand its route on once more.
+pub(crate) fn place<'a>(
+    node: &'a Arc<NodeInner>,
     session: Option<&Session>,
     header: &mut CallHeader,
     origin: CallOrigin,
     deadline: Option<Instant>,
-) -> Result<CallRoute, Status> {
+) -> RouteProgress<'a> {
     if is_for_node(header) {
         let handler = manage::management(node, session, origin);
-        return Ok(CallRoute {
+        return RouteProgress::Now(Ok(CallRoute {
             to: CallDestination::Handler(handler),
             picked: None,
-        });
+        }));
     }
     node.programs.count_call();
-    let route = route(node, header, origin, deadline).await;
+    let progress = route(node, header, origin, deadline);
     // It was for this node.
     header.carrier.clear();
-    route
+    progress
 }
 
 /// Where a call goes that is for no node itself, with the tunnel to it brought up.
-pub(super) async fn route(
-    node: &Arc<NodeInner>,
+pub(super) fn route<'a>(
+    node: &'a Arc<NodeInner>,
     header: &CallHeader,
     origin: CallOrigin,
     deadline: Option<Instant>,
-) -> Result<CallRoute, Status> {
-    match route_now(node, header, origin) {
-        RouteProgress::Now(route) => route,
-        RouteProgress::Later(request, decision) => {
-            let route = Box::pin(route_slowly(node, &request, decision));
-            session::in_time(deadline, std::pin::pin!(route)).await
-        }
-    }
-}
-
-/// Where a call goes, if that can be told without waiting, as it can of nearly every call.
-fn route_now(node: &NodeInner, header: &CallHeader, origin: CallOrigin) -> RouteProgress {
+) -> RouteProgress<'a> {
     let (request, decision) = match decide(node, header, origin) {
         Ok(decided) => decided,
         Err(status) => return RouteProgress::Now(Err(status)),
     };
-    match known_route(node, &request, &decision) {
-        Some(route) => RouteProgress::Now(route),
-        None => RouteProgress::Later(request, decision),
+    if let Some(route) = known_route(node, &request, &decision) {
+        return RouteProgress::Now(route);
     }
+    RouteProgress::Later(Box::pin(async move {
+        let route = pin!(route_slowly(node, &request, decision));
+        session::in_time(deadline, route).await
+    }))
 }
 
 fn decide(
@@ -371,7 +371,8 @@ async fn search_route(
                 }
                 let (next, failed) = search.handle_dialled(id, outcome);
                 if failed && let Some(member) = picked.take() {
-                    node.registry.finish(member, Code::Unavailable);
+                    node.registry
+                        .finish(member, Code::Unavailable, Instant::now());
                 }
                 next
             }
@@ -490,8 +491,8 @@ pub(crate) fn set_onward(
     picked: Option<&MemberLease>,
     deadline: Option<Instant>,
 ) {
-    if let Some((agent, _)) = header.to.split_once('@') {
-        header.to = agent.to_owned();
+    if let Some((agent, _)) = address::split(&header.to) {
+        header.to.truncate(agent.len());
     }
     let attached =
         picked.is_some_and(|picked| matches!(picked.value(), MemberTarget::Attached { .. }));

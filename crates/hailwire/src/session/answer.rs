@@ -1,6 +1,12 @@
 //! The caller's side of a call: its answer, chunk by chunk.
 
-use std::{any::Any, sync::Arc};
+use std::{
+    any::Any,
+    future::poll_fn,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
@@ -8,10 +14,16 @@ use hailwire_wire::{
     frame::{FrameEvent, FrameKind},
     header::{self, AnswerHead},
 };
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, Sleep, sleep_until},
+};
 
-use super::{FrameReader, InFlight, in_time};
-use crate::body::Body;
+use super::{FrameReader, InFlight, deadline_exceeded};
+use crate::{
+    body::Body,
+    carrier::{ReadWaiting, RecvStream},
+};
 
 /// What is dropped when an answer has ended: the attachment of the program that asked, or the lease of the member
 /// that answers.
@@ -50,14 +62,17 @@ enum AnswerSource {
     },
 }
 
-/// An answer on a stream, before anything of it was read.
 #[derive(Debug)]
-pub(crate) struct WireAnswer {
+struct WireAnswer {
     reader: FrameReader,
     /// Writes the body of the call; ends with the answer.
     pump: Option<AbortOnDrop>,
     in_flight: Option<InFlight>,
 }
+
+/// An answer on a stream, before anything of it was read.
+#[derive(Debug)]
+pub(crate) struct ExpectedAnswer(Answer);
 
 /// A task that ends with its owner.
 #[derive(Debug)]
@@ -69,13 +84,18 @@ impl Drop for AbortOnDrop {
     }
 }
 
-impl WireAnswer {
-    pub(super) fn new(reader: FrameReader, pump: Option<AbortHandle>, in_flight: InFlight) -> Self {
-        Self {
-            reader,
+impl ExpectedAnswer {
+    pub(super) fn new(recv: RecvStream, pump: Option<AbortHandle>, in_flight: InFlight) -> Self {
+        let wire = WireAnswer {
+            reader: FrameReader::new(recv),
             pump: pump.map(AbortOnDrop),
             in_flight: Some(in_flight),
-        }
+        };
+        Self(Answer::new(
+            AnswerHead::default(),
+            AnswerSource::Wire(wire),
+            None,
+        ))
     }
 
     /// Reads up to the head, the first chunk or the end.
@@ -84,17 +104,18 @@ impl WireAnswer {
     ///
     /// The status with which the call ended, if it ended without an answer.
     pub(crate) async fn begin(self, deadline: Option<Instant>) -> Result<Answer, Status> {
-        let mut answer = Answer::new(AnswerHead::default(), AnswerSource::Wire(self), deadline);
-        match answer.next_event().await? {
-            Some(WireEvent::Head(head)) => answer.state.head = head,
-            Some(WireEvent::Chunk(chunk)) => answer.state.first = Some(chunk),
-            None => {}
+        let Self(mut answer) = self;
+        answer.state.deadline = deadline;
+        match answer.next_event().await {
+            Some(AnswerEvent::Head(head)) => answer.state.head = head,
+            Some(AnswerEvent::Chunk(chunk)) => answer.state.first = Some(chunk),
+            None => answer.state.outcome()?,
         }
         Ok(answer)
     }
 }
 
-enum WireEvent {
+enum AnswerEvent {
     Head(AnswerHead),
     Chunk(Bytes),
 }
@@ -153,10 +174,10 @@ impl Answer {
             return Ok(Some(first));
         }
         loop {
-            match self.next_event().await? {
-                Some(WireEvent::Chunk(chunk)) => return Ok(Some(chunk)),
-                Some(WireEvent::Head(_)) => {}
-                None => return Ok(None),
+            match self.next_event().await {
+                Some(AnswerEvent::Chunk(chunk)) => return Ok(Some(chunk)),
+                Some(AnswerEvent::Head(_)) => {}
+                None => return self.state.outcome().map(|()| None),
             }
         }
     }
@@ -198,49 +219,56 @@ impl Answer {
         Ok(all.freeze())
     }
 
-    async fn next_event(&mut self) -> Result<Option<WireEvent>, Status> {
-        if let Some(ended) = &self.state.ended {
-            return ended.clone().map(|()| None);
-        }
-        // What was read with an earlier part needs no waiting and no deadline.
-        if let AnswerSource::Wire(wire) = &mut self.state.source {
-            let step = wire.reader.buffered().and_then(|event| match event {
-                Some(event) => meaning(event).map(Some),
-                None => Ok(None),
-            });
-            match step {
-                Ok(Some(AnswerStep::Event(event))) => return Ok(Some(event)),
-                Ok(Some(AnswerStep::End)) => {
-                    self.end(Ok(()));
-                    return Ok(None);
-                }
-                Ok(Some(AnswerStep::Skip) | None) => {}
-                Err(status) => {
-                    self.end(Err(status.clone()));
-                    return Err(status);
-                }
+    /// What comes next; nothing once it has ended, and then the state says how.
+    async fn next_event(&mut self) -> Option<AnswerEvent> {
+        let mut waiting = ReadWaiting::default();
+        let mut timer = pin!(None::<Sleep>);
+        poll_fn(|cx| {
+            if let Poll::Ready(event) = self.poll_event(&mut waiting, cx) {
+                return Poll::Ready(event);
             }
-        }
-        let next = async {
-            match &mut self.state.source {
-                AnswerSource::Wire(wire) => next_wire(&mut wire.reader).await,
-                AnswerSource::Local { body, .. } => {
-                    body.chunk().await.map(|c| c.map(WireEvent::Chunk))
-                }
+            // What has come needs no timer.
+            let Some(at) = self.state.deadline else {
+                return Poll::Pending;
+            };
+            if timer.is_none() {
+                timer.set(Some(sleep_until(at)));
             }
-        };
-        let event = in_time(self.state.deadline, std::pin::pin!(next)).await;
-        match event {
-            Ok(Some(event)) => Ok(Some(event)),
+            if let Some(timer) = timer.as_mut().as_pin_mut() {
+                ready!(timer.poll(cx));
+            }
+            self.end(Err(deadline_exceeded()));
+            Poll::Ready(None)
+        })
+        .await
+    }
+
+    fn poll_event(
+        &mut self,
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<AnswerEvent>> {
+        if self.state.ended.is_some() {
+            return Poll::Ready(None);
+        }
+        let step = ready!(match &mut self.state.source {
+            AnswerSource::Wire(wire) => poll_step(&mut wire.reader, waiting, cx),
+            AnswerSource::Local { body, .. } => {
+                let chunk = body.poll_chunk(waiting, cx);
+                chunk.map_ok(|chunk| chunk.map(AnswerEvent::Chunk))
+            }
+        });
+        Poll::Ready(match step {
+            Ok(Some(event)) => Some(event),
             Ok(None) => {
                 self.end(Ok(()));
-                Ok(None)
+                None
             }
             Err(status) => {
-                self.end(Err(status.clone()));
-                Err(status)
+                self.end(Err(status));
+                None
             }
-        }
+        })
     }
 
     /// Lets go of everything that the call still holds.
@@ -265,14 +293,27 @@ impl Answer {
     }
 }
 
-async fn next_wire(reader: &mut FrameReader) -> Result<Option<WireEvent>, Status> {
+impl AnswerState {
+    /// How it ended; well where it has not.
+    fn outcome(&self) -> Result<(), Status> {
+        self.ended.clone().unwrap_or(Ok(()))
+    }
+}
+
+/// The next that has a meaning on an answer's stream; nothing at its end.
+fn poll_step(
+    reader: &mut FrameReader,
+    waiting: &mut ReadWaiting,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Option<AnswerEvent>, Status>> {
     loop {
-        let Some(event) = reader.next().await? else {
-            return Err(Status::new(Code::Unavailable, "the answer was cut short"));
+        let Some(event) = ready!(reader.poll_next(waiting, cx))? else {
+            let cut = Status::new(Code::Unavailable, "the answer was cut short");
+            return Poll::Ready(Err(cut));
         };
         match meaning(event)? {
-            AnswerStep::Event(event) => return Ok(Some(event)),
-            AnswerStep::End => return Ok(None),
+            AnswerStep::Event(event) => return Poll::Ready(Ok(Some(event))),
+            AnswerStep::End => return Poll::Ready(Ok(None)),
             AnswerStep::Skip => {}
         }
     }
@@ -280,7 +321,7 @@ async fn next_wire(reader: &mut FrameReader) -> Result<Option<WireEvent>, Status
 
 /// What a frame of an answer means to its reader.
 enum AnswerStep {
-    Event(WireEvent),
+    Event(AnswerEvent),
     End,
     /// Of a kind that this version does not know.
     Skip,
@@ -288,12 +329,12 @@ enum AnswerStep {
 
 fn meaning(event: FrameEvent) -> Result<AnswerStep, Status> {
     match event {
-        FrameEvent::Data(chunk) => Ok(AnswerStep::Event(WireEvent::Chunk(chunk))),
+        FrameEvent::Data(chunk) => Ok(AnswerStep::Event(AnswerEvent::Chunk(chunk))),
         FrameEvent::Frame(FrameKind::END, payload) => end_status(&payload),
         FrameEvent::Frame(FrameKind::HEAD, payload) => {
             let head = header::decode_answer(&payload)
                 .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-            Ok(AnswerStep::Event(WireEvent::Head(head)))
+            Ok(AnswerStep::Event(AnswerEvent::Head(head)))
         }
         FrameEvent::Frame(..) => Ok(AnswerStep::Skip),
     }

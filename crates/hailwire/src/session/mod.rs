@@ -37,7 +37,7 @@ use tokio::{sync::watch, time::Instant};
 
 pub(crate) use crate::frame_reader::{FrameReader, connection_status, deadline_exceeded, now};
 pub use answer::Answer;
-pub(crate) use answer::{AbortOnDrop, WireAnswer};
+pub(crate) use answer::{AbortOnDrop, ExpectedAnswer};
 pub(crate) use outgoing::OfferList;
 pub(crate) use serve::{accept, in_time, panicked, refuse, serve};
 pub(crate) use socket::connect;
@@ -212,7 +212,7 @@ impl Session {
         kind: FrameKind,
         header: &CallHeader,
         mut body: Body,
-    ) -> Result<WireAnswer, Status> {
+    ) -> Result<ExpectedAnswer, Status> {
         let (mut send, recv, guard) = self.open_stream(header.priority).await?;
         let encoded = encode_header(header)?;
         let mut pump = None;
@@ -228,7 +228,7 @@ impl Session {
             let body = known.map_or(body, Body::from);
             pump = Some(tokio::spawn(pump_body(body, send)).abort_handle());
         }
-        Ok(WireAnswer::new(FrameReader::new(recv), pump, guard))
+        Ok(ExpectedAnswer::new(recv, pump, guard))
     }
 
     /// Opens a stream and counts it.

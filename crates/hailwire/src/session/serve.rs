@@ -50,7 +50,7 @@ pub(crate) async fn serve(
     // Both sides of a raw stream may wait for the other to speak first, so it is accepted before
     // its handler runs.
     if kind == RequestKind::Stream
-        && let Err(error) = accept(&mut send).await
+        && let Err(error) = Box::pin(accept(&mut send)).await
     {
         return given_up(send, write_code(&error));
     }
@@ -232,7 +232,8 @@ async fn flush(send: &mut SendStream, ahead: &mut BytesMut) -> Result<(), WriteE
 
 /// Ends an answer with its status.
 pub(super) async fn end(send: SendStream, status: &Status) -> Code {
-    end_after(send, BytesMut::new(), status).await
+    // In a box: most answers end well, and this would be the larger part of what every call moves.
+    Box::pin(end_after(send, BytesMut::new(), status)).await
 }
 
 /// Ends an answer, in one write with what is still to be sent ahead.

@@ -53,6 +53,7 @@ use http::{Method, Request, Response, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::stream::{H2RecvStream, H2SendStream};
+pub(super) use self::unread::ReadWait;
 use self::{
     driver::{
         CapsuleStream, ControlRecv, H2Driver, ReadyConnection, SecondConnection, ServerConnection,

@@ -24,7 +24,10 @@ use super::{
     shared::{AcceptedStream, H2Shared, LingeringStream, StreamCell, request},
     unread::StreamReads,
 };
-use crate::carrier::{ConnectionError, ReadError, WriteError, write_queues::YIELDING_BYTES};
+use crate::carrier::{
+    ConnectionError, ReadError, ReadWaiting, ReadWaitingKind, WriteError,
+    write_queues::YIELDING_BYTES,
+};
 
 /// Chunks that are this small together are written as one frame.
 const JOINED: usize = 16 * 1024;
@@ -423,20 +426,28 @@ enum ReceiveEnd {
 }
 
 impl H2RecvStream {
-    pub(in crate::carrier) async fn read(
+    pub(in crate::carrier) fn poll_read(
         &mut self,
         max: usize,
-    ) -> Result<Option<Bytes>, ReadError> {
-        let _waits = self.reader.waits();
-        let read = poll_fn(|cx| self.poll_read(max.max(1), cx)).await;
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, ReadError>> {
+        let Poll::Ready(read) = self.poll_chunk(max.max(1), cx) else {
+            if !matches!(waiting.0, ReadWaitingKind::H2 { .. }) {
+                let _counted = self.reader.waits();
+                waiting.0 = ReadWaitingKind::H2 { _counted };
+            }
+            return Poll::Pending;
+        };
         match &read {
             Ok(Some(bytes)) => self.reader.has_read(bytes.len()),
             Ok(None) | Err(_) => self.reader.end(),
         }
-        read
+        waiting.0 = ReadWaitingKind::Nothing;
+        Poll::Ready(read)
     }
 
-    fn poll_read(
+    fn poll_chunk(
         &mut self,
         max: usize,
         cx: &mut Context<'_>,

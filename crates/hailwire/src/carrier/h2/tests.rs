@@ -7,7 +7,7 @@ use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
-use crate::carrier::{ReadError, WriteError};
+use crate::carrier::{ReadError, RecvStream, WriteError};
 
 const REMOTE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 443);
@@ -57,7 +57,8 @@ impl UntrustedH2Peer {
         let (answer, mut send) = self.open(path().path()).await;
         send.send_data(Bytes::from_static(b"question"), true)
             .unwrap();
-        let (mut far_send, mut far_recv) = self.node.accept().await.unwrap();
+        let (mut far_send, far_recv) = self.node.accept().await.unwrap();
+        let mut far_recv = RecvStream::H2(far_recv);
         assert_eq!(far_recv.read(100).await.unwrap().unwrap(), "question");
         far_send.write(Bytes::from_static(b"answer")).await.unwrap();
         far_send.finish();
@@ -328,7 +329,8 @@ async fn a_reset_of_both_directions_is_a_reset_and_a_stop() {
     ] {
         let (_answer, mut send) = untrusted.open(path().path()).await;
         send.send_data(Bytes::from_static(b"x"), false).unwrap();
-        let (mut far_send, mut far_recv) = untrusted.node.accept().await.unwrap();
+        let (mut far_send, far_recv) = untrusted.node.accept().await.unwrap();
+        let mut far_recv = RecvStream::H2(far_recv);
         assert_eq!(far_recv.read(1).await.unwrap().unwrap(), "x");
         send.send_reset(reason);
         assert_eq!(far_recv.read(1).await, Err(ReadError::Reset(code)));

@@ -83,7 +83,7 @@ impl Drop for StreamReads {
 }
 
 #[derive(Debug)]
-pub(super) struct ReadWait(Arc<ConnectionReads>);
+pub(in crate::carrier) struct ReadWait(Arc<ConnectionReads>);
 
 impl Drop for ReadWait {
     fn drop(&mut self) {

@@ -370,16 +370,21 @@ impl MuxRecvStream {
     ///
     /// [`ReadError`].
     pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
-        poll_fn(|cx| {
-            self.handle.with(|state| {
-                let chunk = state.mux.read(self.key, max);
-                if chunk.is_pending() {
-                    state.stream(self.key).read = Some(cx.waker().clone());
-                }
-                chunk.map_err(ReadError::from)
-            })
+        poll_fn(|cx| self.poll_read(max, cx)).await
+    }
+
+    pub(super) fn poll_read(
+        &mut self,
+        max: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, ReadError>> {
+        self.handle.with(|state| {
+            let chunk = state.mux.read(self.key, max);
+            if chunk.is_pending() {
+                state.stream(self.key).read = Some(cx.waker().clone());
+            }
+            chunk.map_err(ReadError::from)
         })
-        .await
     }
 
     /// See [`RecvStream::stop`](super::RecvStream::stop).

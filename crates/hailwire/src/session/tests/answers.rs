@@ -10,14 +10,14 @@ use super::*;
 type FrameSlice<'a> = &'a [(FrameKind, &'a [u8])];
 
 /// A call, and its far end with the header read.
-async fn called(test: &TestSession) -> (WireAnswer, ScriptedStream) {
+async fn called(test: &TestSession) -> (ExpectedAnswer, ScriptedStream) {
     let call = test.call(Body::empty()).await.unwrap();
     let mut stream = test.peer.accept().await;
     assert_eq!(stream.frame().await.unwrap().0, FrameKind::CALL);
     (call, stream)
 }
 
-async fn whole(call: WireAnswer) -> Result<(AnswerHead, Bytes), Status> {
+async fn whole(call: ExpectedAnswer) -> Result<(AnswerHead, Bytes), Status> {
     let mut answer = call.begin(None).await?;
     let bytes = answer.bytes(1 << 20).await;
     // Whoever asks again is told the same.

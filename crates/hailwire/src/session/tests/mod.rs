@@ -110,7 +110,7 @@ impl TestSession {
 
 impl TestSession {
     /// A call of this side to `echo`.
-    async fn call(&self, body: Body) -> Result<WireAnswer, Status> {
+    async fn call(&self, body: Body) -> Result<ExpectedAnswer, Status> {
         self.session.open(FrameKind::CALL, &to("echo"), body).await
     }
 }
