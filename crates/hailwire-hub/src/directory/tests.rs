@@ -471,6 +471,47 @@ fn pages_follow_each_other_without_gap_or_repetition() {
 }
 
 #[test]
+fn a_page_that_holds_the_last_member_names_no_next_one() {
+    let policy = DirectoryPolicy {
+        max_members: 1000,
+        name_hold_s: DAY,
+        listing: AgentVisibility::Members,
+    };
+    let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
+    let secret = ticket(&mut directory, 1, 1000);
+    for i in 1..=u16::try_from(PAGE_ROWS).unwrap() {
+        let mut seed = [0; 32];
+        seed[..2].copy_from_slice(&i.to_be_bytes());
+        let key = KeyPair::from_seed(&seed);
+        directory.join(key.id(), &secret, NOW).unwrap();
+    }
+    let page = directory.member_page(None, NOW).unwrap();
+    assert_eq!((page.members.len(), page.next), (PAGE_ROWS, None));
+}
+
+#[test]
+fn what_a_hub_knows_is_there_when_it_starts_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hub.db");
+    let policy = || DirectoryPolicy {
+        max_members: 4,
+        name_hold_s: DAY,
+        listing: AgentVisibility::Members,
+    };
+    let mut directory = Directory::open(&path, policy()).unwrap();
+    assert_eq!(directory.setting("region").unwrap(), None);
+    directory.set("region", "north").unwrap();
+    directory.set("region", "south").unwrap();
+    let (stays, goes) = (member(&mut directory, 1), member(&mut directory, 2));
+    assert!(directory.remove(goes.id()).unwrap());
+    drop(directory);
+    let directory = Directory::open(&path, policy()).unwrap();
+    assert_eq!(directory.setting("region").unwrap().unwrap(), "south");
+    assert!(directory.is_member(stays.id()).unwrap());
+    assert!(!directory.is_member(goes.id()).unwrap());
+}
+
+#[test]
 fn large_records_make_small_pages() {
     let policy = DirectoryPolicy {
         max_members: 1000,
