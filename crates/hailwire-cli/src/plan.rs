@@ -95,6 +95,9 @@ pub(crate) enum Action {
     Forwarded(&'static CompanionProgram),
     Completions(clap_complete::Shell),
     Man(Option<PathBuf>),
+    /// Of the command that these words name.
+    Help(Vec<OsString>),
+    Version,
 }
 
 /// A ticket to join with.
@@ -219,14 +222,17 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             envelope,
             stats,
         }) => Action::Call {
-            call: plan_call(to, body.as_deref(), envelope, &global)?,
+            call: plan_call(to, body_source(body.as_deref(), around), envelope, &global)?,
             stats,
         },
-        Command::Send(agent::SendArgs { to, body, envelope }) => {
-            Action::Send(plan_call(to, body.as_deref(), envelope, &global)?)
-        }
+        Command::Send(agent::SendArgs { to, body, envelope }) => Action::Send(plan_call(
+            to,
+            body_source(body.as_deref(), around),
+            envelope,
+            &global,
+        )?),
         Command::Stream(agent::StreamArgs { to, envelope }) => {
-            Action::Stream(plan_call(to, Some(OsStr::new("-")), envelope, &global)?)
+            Action::Stream(plan_call(to, BodySource::Stdin, envelope, &global)?)
         }
         Command::Ping(agent::PingArgs {
             peer,
@@ -265,6 +271,8 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
         },
         Command::Completions(other::CompletionsArgs { shell }) => Action::Completions(shell),
         Command::Man(other::ManArgs { dir }) => Action::Man(dir),
+        Command::Help(other::HelpArgs { command }) => Action::Help(command),
+        Command::Version(_) => Action::Version,
     };
     Ok(Plan { common, action })
 }
@@ -394,7 +402,7 @@ fn plan_serve(serve: agent::ServeArgs) -> Result<ServePlan, CommandFailure> {
 
 fn plan_call(
     to: Address,
-    body: Option<&OsStr>,
+    body: BodySource,
     envelope: agent::CallHeaderArgs,
     global: &GlobalArgs,
 ) -> Result<CallPlan, CommandFailure> {
@@ -427,13 +435,18 @@ fn plan_call(
         idempotency_key: idempotency_key.unwrap_or_default(),
         carrier: carrier.unwrap_or_default(),
         deadline: global.timeout,
-        body: body_source(body),
+        body,
     })
 }
 
-/// `TEXT`, `@FILE` or `-`. A text that begins with `@` is written `@@…`.
-fn body_source(body: Option<&OsStr>) -> BodySource {
-    let bytes = body.map(OsStr::as_bytes).unwrap_or_default();
+/// `TEXT`, `@FILE` or `-`; where none is given, what is piped in, if anything is. A text that begins with `@` is
+/// written `@@…`.
+fn body_source(body: Option<&OsStr>, around: &ProcessSurroundings) -> BodySource {
+    let bytes = match body {
+        Some(body) => body.as_bytes(),
+        None if around.stdin_is_input => return BodySource::Stdin,
+        None => b"",
+    };
     match bytes {
         b"-" => BodySource::Stdin,
         [b'@', rest @ ..] if rest.first() != Some(&b'@') => {
@@ -583,6 +596,24 @@ mod tests {
             call("call grep @@home").body,
             BodySource::Text("@home".into())
         );
+        let piped = ProcessSurroundings {
+            stdin_is_input: true,
+            ..around()
+        };
+        for (line, body) in [
+            (&["call", "grep"][..], BodySource::Stdin),
+            (&["send", "grep"], BodySource::Stdin),
+            (&["call", "grep", "hello"], BodySource::Text("hello".into())),
+            // Nothing at all has to be said where something is piped in.
+            (&["call", "grep", ""], BodySource::Text(Bytes::new())),
+        ] {
+            let words = std::iter::once(&"hail").chain(line);
+            let action = plan(Cli::try_parse_from(words).unwrap(), &piped);
+            let (Action::Call { call, .. } | Action::Send(call)) = action.unwrap().action else {
+                panic!("{line:?}");
+            };
+            assert_eq!(call.body, body, "{line:?}");
+        }
     }
 
     #[test]

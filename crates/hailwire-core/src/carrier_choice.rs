@@ -141,7 +141,7 @@ impl fmt::Display for ChoiceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |time: &Duration| time.as_secs_f64() * 1e3;
         match self {
-            Self::Preferred => f.write_str("udp answers"),
+            Self::Preferred => f.write_str("UDP works"),
             Self::Configured => f.write_str("configured"),
             Self::NoUdp => f.write_str("udp is not up"),
             Self::Silent(time) => write!(f, "udp silent for {} s", time.as_secs()),

@@ -2,6 +2,11 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fs::File,
+    os::{
+        fd::{AsFd as _, BorrowedFd},
+        unix::fs::FileTypeExt as _,
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -53,6 +58,9 @@ pub struct ProcessSurroundings {
     pub term: Option<OsString>,
     /// Whether stdin is a terminal.
     pub stdin_is_terminal: bool,
+    /// Whether stdin is a pipe or a file, so that somebody gave it to be read. Not a socket: programs that start others
+    /// often leave them one that never ends.
+    pub stdin_is_input: bool,
     /// Whether stdout is a terminal.
     pub stdout_is_terminal: bool,
     /// Whether stderr is a terminal.
@@ -73,10 +81,18 @@ impl ProcessSurroundings {
             no_color: var("NO_COLOR"),
             term: var("TERM"),
             stdin_is_terminal: std::io::stdin().is_terminal(),
+            stdin_is_input: is_input(std::io::stdin().as_fd()),
             stdout_is_terminal: std::io::stdout().is_terminal(),
             stderr_is_terminal: std::io::stderr().is_terminal(),
         }
     }
+}
+
+/// Whether a descriptor is a pipe or a file.
+fn is_input(descriptor: BorrowedFd<'_>) -> bool {
+    let metadata = descriptor.try_clone_to_owned().map(File::from);
+    let kind = metadata.and_then(|file| file.metadata().map(|metadata| metadata.file_type()));
+    kind.is_ok_and(|kind| kind.is_file() || kind.is_fifo())
 }
 
 /// The global options of a run, decided.
@@ -193,6 +209,16 @@ mod tests {
     ) -> Result<CommonOptions, CommandFailure> {
         let line = ["hail"].iter().chain(options);
         Typed::try_parse_from(line).unwrap().global.decide(around)
+    }
+
+    #[test]
+    fn a_pipe_and_a_file_are_input_and_a_socket_and_a_device_are_not() {
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        let (socket, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        assert!(is_input(pipe.as_fd()) && is_input(file.as_fd()));
+        assert!(!is_input(socket.as_fd()));
+        assert!(!is_input(File::open("/dev/null").unwrap().as_fd()));
     }
 
     #[test]

@@ -90,7 +90,8 @@ pub(crate) struct CallArgs {
     /// AGENT (on this node first, then on trusted peers) or AGENT@NODE
     #[arg(value_name = "AGENT[@NODE]")]
     pub(crate) to: Address,
-    /// The body: text, @FILE for a file's content, or - for stdin [default: empty]
+    /// The body: text, @FILE for a file's content, or - for stdin; @@TEXT for a text that begins with @
+    /// [default: what is piped in, else empty]
     #[arg(value_name = "BODY")]
     pub(crate) body: Option<OsString>,
     #[command(flatten)]
@@ -106,7 +107,8 @@ pub(crate) struct SendArgs {
     /// AGENT or AGENT@NODE
     #[arg(value_name = "AGENT[@NODE]")]
     pub(crate) to: Address,
-    /// The body: text, @FILE for a file's content, or - for stdin; at most 16 MiB
+    /// The body, at most 16 MiB: text, @FILE for a file's content, or - for stdin; @@TEXT for a text that begins
+    /// with @ [default: what is piped in, else empty]
     #[arg(value_name = "BODY")]
     pub(crate) body: Option<OsString>,
     #[command(flatten)]

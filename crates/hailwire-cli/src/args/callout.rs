@@ -60,7 +60,8 @@ pub(crate) struct CalloutAgentArgs {
 /// Test which requests a configuration allows
 ///
 /// Sends harmless and hostile requests and bodies of 10 MB and 100 MB to the configured agents, then replaces each agent by one that
-/// is slow, crashes, answers with invalid statuses or sends garbage, in every phase and in mid-body. Prints what passed and how long each phase took; fails if anything passed that the configuration forbids.
+/// is slow, crashes, answers with invalid statuses or sends garbage, in every phase and in mid-body. Prints what passed and how long each phase took. Fails if an agent is not
+/// connected, if anything passed that the configuration forbids, or if a harmless request was blocked.
 #[derive(Debug, Args)]
 pub(crate) struct CalloutTestArgs {
     /// Configuration file; see docs/reference/callout.md

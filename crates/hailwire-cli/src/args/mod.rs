@@ -65,6 +65,8 @@ pub(crate) enum Command {
     Service(other::ServiceArgs),
     Completions(other::CompletionsArgs),
     Man(other::ManArgs),
+    Help(other::HelpArgs),
+    Version(other::VersionArgs),
 }
 
 /// A command that a companion program executes: it is given all arguments of this process and parses them itself.

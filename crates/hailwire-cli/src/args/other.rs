@@ -1,6 +1,6 @@
 //! The hub, the demonstration, and the commands about `hail` itself.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -149,6 +149,18 @@ pub(crate) enum ServiceCommand {
         disable: bool,
     },
 }
+
+/// Print the help of a command, or of hail
+#[derive(Debug, Args)]
+pub(crate) struct HelpArgs {
+    /// The command, for example `call` or `trust add`
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Print the version
+#[derive(Debug, Args)]
+pub(crate) struct VersionArgs {}
 
 /// Print the completions of a shell
 #[derive(Debug, Args)]

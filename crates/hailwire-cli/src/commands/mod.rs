@@ -15,6 +15,7 @@ mod config;
 mod connect;
 mod demo;
 mod down;
+mod help;
 mod hub;
 mod id;
 mod invite;
@@ -79,6 +80,8 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Forwarded(program) => Err(program.replace_this()),
         Action::Completions(shell) => completions::print(output, shell),
         Action::Man(dir) => man::run(output, dir.as_deref()),
+        Action::Help(command) => Err(help::replace_this(command)),
+        Action::Version => help::version(output),
         Action::Id => id::run(run),
         Action::Up(up) if up.detach => background::run(run, &up),
         Action::Up(up) => on_one_core(common, up::run(run, up)),

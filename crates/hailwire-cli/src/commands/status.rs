@@ -187,7 +187,7 @@ mod tests {
                 name: "lap\x1btop".into(),
                 carrier: "quic".into(),
                 carries: true,
-                why: "udp answers".into(),
+                why: "UDP works".into(),
                 path: admin::PathStatus {
                     kind: "direct".into(),
                     remote: "10.0.0.2:7".into(),
@@ -222,7 +222,7 @@ mod tests {
             "1.5%",
             "not connected: refused",
             "agents: none",
-            "quic × 4: udp answers",
+            "quic × 4: UDP works",
             "found at 10.0.0.1:443",
             "75.0 % over a tunnel",
         ] {

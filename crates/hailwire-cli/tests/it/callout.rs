@@ -162,6 +162,7 @@ fn a_configuration_with_a_firewall_passes_its_test_and_one_that_forbids_too_litt
         (&report["ready"], &report["forbidden"]),
         (&true.into(), &0.into())
     );
+    assert_eq!(report["unexpected"], 0, "{report:#}");
     let rows = report["rows"].as_array().unwrap();
     let row = |probe: &str, at: &str| {
         let found = rows
@@ -208,6 +209,26 @@ fn a_configuration_with_a_firewall_passes_its_test_and_one_that_forbids_too_litt
     let report = ran.json();
     assert_eq!(report["ready"], false);
     assert!(report["forbidden"].as_u64().unwrap() >= 5 && report["bypasses"].as_u64().unwrap() > 0);
+
+    // One that is not there, and without which nothing passes: what is harmless is blocked, and that is a failure too.
+    let closed = written(
+        &nodes,
+        "closed.kdl",
+        "agents { agent \"waf\" type=\"waf\" { binary-uds \"/nonexistent/a.sock\"; timeout-ms 50 } }",
+    );
+    let args = ["callout", "test", "--small", "--json", "--config", &closed];
+    let ran = nodes.run("a", &args);
+    assert_eq!(ran.code, Some(1), "{ran:#?}");
+    let report = ran.json();
+    assert_eq!(
+        (&report["ready"], &report["forbidden"]),
+        (&false.into(), &0.into())
+    );
+    assert!(report["unexpected"].as_u64().unwrap() > 0, "{report:#}");
+    assert!(
+        ran.stderr.contains("not every agent is connected, and "),
+        "{ran:#?}"
+    );
 }
 
 /// The rows of `hail callout test` by what was tried and where: their outcome and what was expected.
@@ -314,6 +335,9 @@ fn an_agent_that_is_full_or_has_paused_is_decided_on_as_configured() {
         assert_eq!((paused.count(), &report["forbidden"]), (1, &0.into()));
         let args = ["callout", "test", "--small", "--config", &path];
         let table = nodes.run("a", &args).ok().stdout;
+        let last = table.lines().last().unwrap();
+        let healthy = last.starts_with("all ") && last.contains(" probes behaved as configured: ");
+        assert!(healthy, "{table}");
         let line = table.lines().find(|line| line.contains("full agent"));
         let words: Vec<_> = line.unwrap().split_whitespace().collect();
         let said = "- wall full agent request_headers blocked 429 blocked 429 request_headers";
@@ -408,6 +432,7 @@ fn an_attached_agent_is_asked_from_another_node() {
         (&report["ready"], &report["forbidden"]),
         (&true.into(), &0.into())
     );
+    assert_eq!(report["unexpected"], 0, "{report:#}");
     let rows = report["rows"].as_array().unwrap();
     let sql = rows
         .iter()

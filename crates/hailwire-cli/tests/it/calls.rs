@@ -34,6 +34,11 @@ fn a_call_reaches_a_program_on_another_node() {
             .stdout,
         "PIPED"
     );
+    // What is piped in is the body where none is given.
+    let piped = |args: &[&str]| nodes.feed("lap", args, "piped").ok().stdout;
+    assert_eq!(piped(&["call", "upper"]), "PIPED");
+    assert_eq!(piped(&["call", "upper", "given"]), "GIVEN");
+    assert_eq!(piped(&["call", "upper", ""]), "");
     nodes.run("lap", &["send", "upper", "hail"]).ok();
 
     let ran = nodes.run("lap", &["call", "upper", "hail", "--stats"]).ok();

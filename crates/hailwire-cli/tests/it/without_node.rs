@@ -29,6 +29,29 @@ fn what_needs_a_node_says_how_to_start_one() {
 }
 
 #[test]
+fn help_and_version_are_commands_too() {
+    let nodes = TestNodes::new();
+    for (command, options) in [
+        (&["help"][..], &["--help"][..]),
+        (&["help", "call"], &["call", "--help"]),
+        (&["help", "trust", "add"], &["trust", "add", "--help"]),
+        (&["help", "bench", "run"], &["bench", "run", "--help"]),
+        (&["version"], &["--version"]),
+    ] {
+        let ran = nodes.run("a", command).ok();
+        assert_eq!(
+            ran.stdout,
+            nodes.run("a", options).ok().stdout,
+            "{command:?}"
+        );
+        assert!(!ran.stdout.is_empty() && ran.stderr.is_empty(), "{ran:#?}");
+    }
+    let wrong = nodes.run("a", &["help", "no-such-command"]);
+    assert_eq!(wrong.code, Some(2), "{wrong:#?}");
+    assert!(wrong.stderr.contains("no-such-command"), "{wrong:#?}");
+}
+
+#[test]
 fn a_failure_is_json_on_stderr_when_asked() {
     let nodes = TestNodes::new();
     let ran = nodes.run("a", &["status", "--json"]);

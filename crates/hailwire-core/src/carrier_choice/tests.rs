@@ -103,7 +103,7 @@ fn a_tunnel_that_is_well_stays_on_udp_and_brings_up_nothing() {
         }
     );
     assert!(!script.tcp.up);
-    assert_eq!(script.choice.reason().to_string(), "udp answers");
+    assert_eq!(script.choice.reason().to_string(), "UDP works");
 }
 
 #[test]

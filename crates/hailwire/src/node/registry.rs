@@ -241,7 +241,7 @@ impl Registry {
                 NoMember::Empty => not_found(name),
                 NoMember::Full => Status::new(
                     Code::ResourceExhausted,
-                    format!("every member of `{name}` is as busy as it lets itself be"),
+                    format!("all members of `{name}` are at their limit of calls"),
                 )
                 .with_hint("call again later, or start another member of the same name"),
                 NoMember::Down { .. } => Status::new(

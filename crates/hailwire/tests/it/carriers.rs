@@ -142,7 +142,7 @@ async fn an_untrusted_peer_over_tcp_is_let_in_for_a_ticket_and_nothing_else() {
 async fn quic_wins_the_race_where_udp_passes() {
     let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
     near.join(&far.invite(1, &[]).await).await.unwrap();
-    assert_eq!(carrying(&near).await, ("quic".into(), "udp answers".into()));
+    assert_eq!(carrying(&near).await, ("quic".into(), "UDP works".into()));
     for carrier in ["ws", "h2"] {
         let pong = ping(&near, "far", carrier).await.unwrap();
         assert_eq!(

@@ -138,6 +138,7 @@ impl FaultTrial {
                 _ => "passed".to_owned(),
             },
             forbidden: result.passed && !as_expected,
+            unexpected: !as_expected,
             result,
         })
     }

@@ -32,6 +32,9 @@ pub(super) struct TestRow {
     pub(super) expected: String,
     /// Whether it passed although it should not have.
     pub(super) forbidden: bool,
+    /// Whether anything else happened than the configuration demands: it was forbidden, or a harmless request was
+    /// blocked, or a fault was answered in another way.
+    pub(super) unexpected: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -41,6 +44,7 @@ struct TestReport {
     bypasses: u64,
     let_through: usize,
     forbidden: usize,
+    unexpected: usize,
 }
 
 pub(in crate::commands) async fn run(
@@ -60,15 +64,42 @@ pub(in crate::commands) async fn run(
         report = try_out(run, &config, small) => report?,
         failure = interrupted => return Err(failure),
     };
-    let forbidden = report.forbidden;
     run.output
         .value(&report, |report| for_people(run, report))?;
-    match forbidden {
-        0 => Ok(()),
-        n => Err(CommandFailure::general(format!(
-            "{n} requests passed that the configuration forbids"
-        ))
-        .hint("see the rows marked with !")),
+    report.verdict().map_or(Ok(()), Err)
+}
+
+impl TestReport {
+    /// Why the test has failed; nothing where it has not.
+    fn verdict(&self) -> Option<CommandFailure> {
+        let away = "not every agent is connected";
+        let unexpected = format!(
+            "{} of {} probes did not behave as configured",
+            self.unexpected,
+            self.rows.len()
+        );
+        let failed = match (self.ready, self.unexpected) {
+            (true, 0) => return None,
+            (false, 0) => {
+                CommandFailure::general(away).hint("start what is missing, and test again")
+            }
+            (true, _) => CommandFailure::general(unexpected).hint("see the rows marked with !"),
+            (false, _) => CommandFailure::general(format!("{away}, and {unexpected}"))
+                .hint("start what is missing, and see the rows marked with !"),
+        };
+        Some(failed)
+    }
+
+    /// What the probes showed, in a line.
+    fn summary(&self) -> String {
+        let tried = self.rows.len();
+        let which = match self.unexpected {
+            0 => format!("all {tried} probes behaved as configured"),
+            n => format!("{n} of {tried} probes did not behave as configured"),
+        };
+        let (allowed, uninspected) = (self.let_through, self.bypasses);
+        let blocked = tried - allowed;
+        format!("{which}: {allowed} allowed, {blocked} blocked, {uninspected} uninspected\n")
     }
 }
 
@@ -108,6 +139,7 @@ async fn try_out(
         bypasses,
         let_through: rows.iter().filter(|row| row.result.passed).count(),
         forbidden: rows.iter().filter(|row| row.forbidden).count(),
+        unexpected: rows.iter().filter(|row| row.unexpected).count(),
         rows,
     })
 }
@@ -142,6 +174,7 @@ fn as_configured(
         at: String::new(),
         expected: expected.to_owned(),
         forbidden: guarded && result.passed,
+        unexpected: (guarded && result.passed) || (hostile.is_none() && !result.passed),
         result,
     }
 }
@@ -159,7 +192,7 @@ fn for_people(run: &CommandContext, report: &TestReport) -> String {
             })
             .collect();
         table.row([
-            if row.forbidden { "!" } else { "" }.to_owned(),
+            if row.unexpected { "!" } else { "" }.to_owned(),
             row.agent.clone(),
             row.probe.to_owned(),
             row.at.clone(),
@@ -169,10 +202,6 @@ fn for_people(run: &CommandContext, report: &TestReport) -> String {
         ]);
     }
     let mut out = table.render(run.output.colour);
-    let (tried, passed) = (report.rows.len(), report.let_through);
-    out.push_str(&format!(
-        "{passed} of {tried} passed, {} uninspected, {} against the configuration\n",
-        report.bypasses, report.forbidden
-    ));
+    out.push_str(&report.summary());
     out
 }

@@ -386,7 +386,7 @@ async fn a_member_is_busy_until_its_answer_has_ended_however_it_ends() {
         assert_eq!(busy.code, Code::ResourceExhausted);
         assert_eq!(
             busy.message,
-            "every member of `one` is as busy as it lets itself be"
+            "all members of `one` are at their limit of calls"
         );
         if gives_up {
             first.reader.stop(Code::Cancelled);
