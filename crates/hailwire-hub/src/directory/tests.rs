@@ -45,6 +45,27 @@ fn member(directory: &mut Directory, byte: u8) -> KeyPair {
     key
 }
 
+/// A directory with so many members.
+fn with_members(count: usize) -> (Directory, Vec<KeyPair>) {
+    let count = u16::try_from(count).unwrap();
+    let policy = DirectoryPolicy {
+        max_members: count.into(),
+        name_hold_s: DAY,
+        listing: AgentVisibility::Members,
+    };
+    let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
+    let secret = ticket(&mut directory, 1, count.into());
+    let join = |i: u16| {
+        let mut seed = [0; 32];
+        seed[..2].copy_from_slice(&i.to_be_bytes());
+        let key = KeyPair::from_seed(&seed);
+        directory.join(key.id(), &secret, NOW).unwrap();
+        key
+    };
+    let keys = (0..count).map(join).collect();
+    (directory, keys)
+}
+
 fn record(name: Option<&str>, agents: &[&str], sequence: u64, issued: u64) -> NodeRecord {
     let offer = |name: &&str| AgentOffer {
         name: name.parse().unwrap(),
@@ -435,19 +456,9 @@ fn a_search_finds_live_nodes_by_their_agents() {
 
 #[test]
 fn pages_follow_each_other_without_gap_or_repetition() {
-    let policy = DirectoryPolicy {
-        max_members: 1000,
-        name_hold_s: DAY,
-        listing: AgentVisibility::Members,
-    };
-    let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
-    let secret = ticket(&mut directory, 1, 1000);
+    let (mut directory, members) = with_members(2 * PAGE_ROWS + 3);
     let mut keys = Vec::new();
-    for i in 0..u16::try_from(2 * PAGE_ROWS + 3).unwrap() {
-        let mut seed = [0; 32];
-        seed[..2].copy_from_slice(&i.to_be_bytes());
-        let key = KeyPair::from_seed(&seed);
-        directory.join(key.id(), &secret, NOW).unwrap();
+    for key in members {
         publish(&mut directory, &key, record(None, &["grep"], 1, NOW), NOW).unwrap();
         keys.push(key.id());
     }
@@ -472,19 +483,7 @@ fn pages_follow_each_other_without_gap_or_repetition() {
 
 #[test]
 fn a_page_that_holds_the_last_member_names_no_next_one() {
-    let policy = DirectoryPolicy {
-        max_members: 1000,
-        name_hold_s: DAY,
-        listing: AgentVisibility::Members,
-    };
-    let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
-    let secret = ticket(&mut directory, 1, 1000);
-    for i in 1..=u16::try_from(PAGE_ROWS).unwrap() {
-        let mut seed = [0; 32];
-        seed[..2].copy_from_slice(&i.to_be_bytes());
-        let key = KeyPair::from_seed(&seed);
-        directory.join(key.id(), &secret, NOW).unwrap();
-    }
+    let (directory, _) = with_members(PAGE_ROWS);
     let page = directory.member_page(None, NOW).unwrap();
     assert_eq!((page.members.len(), page.next), (PAGE_ROWS, None));
 }
