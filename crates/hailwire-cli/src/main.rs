@@ -12,7 +12,6 @@ mod serve;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use hailwire_terminal::{global::ProcessSurroundings, runtime};
 
 /// Returns memory to the system after a burst, which glibc's allocator does not (docs/decisions/0027-what-peers-may-hold.md).
@@ -20,7 +19,7 @@ use hailwire_terminal::{global::ProcessSurroundings, runtime};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli: args::Cli = runtime::parse();
     let around = ProcessSurroundings::of_process();
     let output = cli.global.output(&around);
     let done = plan::plan(cli, &around).and_then(commands::run);

@@ -151,6 +151,12 @@ enum AddressScope {
     Global,
 }
 
+/// Whether an address means the same host everywhere.
+#[must_use]
+pub fn is_global(ip: IpAddr) -> bool {
+    scope(ip) == AddressScope::Global
+}
+
 fn scope(ip: IpAddr) -> AddressScope {
     match ip {
         IpAddr::V4(ip) => scope_v4(ip),

@@ -12,6 +12,7 @@
 //! | [`carrier_choice`] | which carrier takes a peer's new calls |
 //! | [`receive_window`], [`first_flight`] | how much a peer may send unread; how much may leave at once after quiet |
 //! | [`dial_race`], [`additional_connections`] | which attempts to connect start when; how many connections a tunnel gets |
+//! | [`dial_patience`] | how long a caller waits for a peer that did not answer a moment ago |
 //! | [`routing`] | where a call goes: delivered, carried on, searched for, refused |
 //! | [`peer_table`] | which connections to peers there are, and which takes a call |
 //! | [`liveness`] | whether a peer still lives |
@@ -31,6 +32,7 @@ pub mod backoff;
 mod carrier;
 pub mod carrier_choice;
 pub mod dial_address;
+pub mod dial_patience;
 pub mod dial_race;
 pub mod first_flight;
 pub mod grants;

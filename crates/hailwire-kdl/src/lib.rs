@@ -9,7 +9,7 @@ mod file;
 
 use std::{
     fmt,
-    ops::{Bound, RangeBounds, RangeInclusive},
+    ops::{Bound, Range, RangeBounds, RangeInclusive},
     str::FromStr,
     time::Duration,
 };
@@ -86,16 +86,22 @@ pub fn document(text: &str) -> Result<KdlDocument, TextMistake> {
     })
 }
 
+/// The known name that is most like an unknown one, where one is like it at all.
+#[must_use]
+pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), *candidate))
+        .filter(|(similarity, _)| *similarity > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
 /// The hint for an unknown name: the nearest known one, or all of them.
 #[must_use]
 pub fn suggestion(name: &str, known: &[&str]) -> String {
-    let nearest = known
-        .iter()
-        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
-        .filter(|(similarity, _)| *similarity > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0));
-    match nearest {
-        Some((_, candidate)) => format!("did you mean `{candidate}`?"),
+    match nearest(name, known) {
+        Some(candidate) => format!("did you mean `{candidate}`?"),
         None if known.is_empty() => String::new(),
         None => format!("known here: {}", known.join(", ")),
     }
@@ -368,6 +374,28 @@ pub fn properties(node: &KdlNode, known: &[&str]) -> Result<(), TextMistake> {
         }
     }
     Ok(())
+}
+
+/// Where a node stands in the text it was read from, in bytes: from its name to the end of its values or of its braces.
+#[must_use]
+pub fn span_of(node: &KdlNode) -> Range<usize> {
+    let span = node.span();
+    span.offset()..span.offset() + span.len()
+}
+
+/// Where the values of a node stand in the text, from the first to the last; behind its name where it has none.
+#[must_use]
+pub fn span_of_values(node: &KdlNode) -> Range<usize> {
+    let entries = node.entries();
+    let (first, last) = match (entries.first(), entries.last()) {
+        (Some(first), Some(last)) => (first.span(), last.span()),
+        _ => {
+            let name = node.name().span();
+            let end = name.offset() + name.len();
+            return end..end;
+        }
+    };
+    first.offset()..last.offset() + last.len()
 }
 
 /// A property of a node.

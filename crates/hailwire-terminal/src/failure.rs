@@ -45,10 +45,34 @@ impl CommandFailure {
         }
     }
 
-    /// An operation on this machine failed with an I/O error.
+    /// An operation on this machine failed with an I/O error. What is missing, may not be touched or has no room has the
+    /// code that says so, whatever was to be done; every other error has exit code 1.
     #[must_use]
     pub fn io(what: impl Display, error: &io::Error) -> Self {
-        Self::general(format!("{what}: {}", text::lower_first(&error.to_string())))
+        let message = format!("{what}: {}", text::lower_first(&error.to_string()));
+        match Self::code_of_io(error.kind()) {
+            None => Self::general(message),
+            Some(code) => Self {
+                status: Status::new(code, message),
+                exit: exit::of(code),
+            },
+        }
+    }
+
+    /// The code of an I/O error that has one.
+    #[must_use]
+    pub fn code_of_io(kind: io::ErrorKind) -> Option<Code> {
+        match kind {
+            io::ErrorKind::NotFound => Some(Code::NotFound),
+            io::ErrorKind::AlreadyExists => Some(Code::AlreadyExists),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Some(Code::PermissionDenied)
+            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Some(Code::ResourceExhausted)
+            }
+            _ => None,
+        }
     }
 
     /// A configuration file is missing, cannot be read, or is invalid.
@@ -56,10 +80,7 @@ impl CommandFailure {
     pub fn file(error: &FileError) -> Self {
         let failure = match error {
             FileError::Invalid { .. } => Self::caused(Code::InvalidArgument, error),
-            FileError::Read { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound => Self::caused(Code::NotFound, error),
-                _ => Self::io(error, source),
-            },
+            FileError::Read { source, .. } => Self::io(error, source),
         };
         failure.hint(error.hint())
     }
@@ -265,6 +286,26 @@ mod tests {
             "error: no agent `x` (not_found)\nhint: list what can be called with `hail agents`"
         );
         assert_eq!(failure.exit(), 69);
+    }
+
+    #[test]
+    fn one_mistake_with_a_file_has_one_code_wherever_it_is_made() {
+        let failure = |kind: io::ErrorKind| {
+            let failure = CommandFailure::io("cannot read x", &kind.into());
+            (failure.status.code, failure.exit())
+        };
+        assert_eq!(failure(io::ErrorKind::NotFound), (Code::NotFound, 69));
+        for kind in [
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::ReadOnlyFilesystem,
+        ] {
+            assert_eq!(failure(kind), (Code::PermissionDenied, 71));
+        }
+        assert_eq!(
+            failure(io::ErrorKind::StorageFull),
+            (Code::ResourceExhausted, 72)
+        );
+        assert_eq!(failure(io::ErrorKind::IsADirectory), (Code::Unknown, 1));
     }
 
     #[test]

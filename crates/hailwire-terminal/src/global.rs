@@ -63,6 +63,8 @@ pub struct ProcessSurroundings {
     pub stdin_is_input: bool,
     /// Whether stdout is a terminal.
     pub stdout_is_terminal: bool,
+    /// How many columns that terminal has, where it says so.
+    pub stdout_width: Option<usize>,
     /// Whether stderr is a terminal.
     pub stderr_is_terminal: bool,
 }
@@ -83,9 +85,16 @@ impl ProcessSurroundings {
             stdin_is_terminal: std::io::stdin().is_terminal(),
             stdin_is_input: is_input(std::io::stdin().as_fd()),
             stdout_is_terminal: std::io::stdout().is_terminal(),
+            stdout_width: columns(std::io::stdout().as_fd()),
             stderr_is_terminal: std::io::stderr().is_terminal(),
         }
     }
+}
+
+/// The columns of a terminal; none where it is none, or says 0 as one without a window does.
+fn columns(descriptor: BorrowedFd<'_>) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(descriptor).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// Whether a descriptor is a pipe or a file.
@@ -139,6 +148,7 @@ impl GlobalArgs {
             colour: wanted && around.stdout_is_terminal,
             colour_errors: wanted && around.stderr_is_terminal,
             progress: !self.json && around.stderr_is_terminal,
+            width: around.stdout_width,
         }
     }
 

@@ -10,11 +10,13 @@
 //! | [`global`] | the global options, and what follows from them and the environment |
 //! | [`output`], [`table`], [`text`] | data on stdout, everything else on stderr |
 //! | [`failure`] | messages, hints, exit codes |
+//! | [`confirm`] | a question at the terminal |
 //! | [`runtime`], [`stop`], [`log`] | how a command runs, ends and reports |
 //! | [`child`] | a program that runs in place of a command |
 //! | [`programs`], [`outline`] | the companion programs, and the table of their commands |
 
 pub mod child;
+pub mod confirm;
 pub mod failure;
 pub mod global;
 pub mod log;

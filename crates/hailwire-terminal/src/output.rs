@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{failure::CommandFailure, table::TextTable, text};
 
 /// How this run prints. Cheap to copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Output {
     /// One JSON value instead of text.
     pub json: bool,
@@ -17,6 +17,8 @@ pub struct Output {
     pub colour_errors: bool,
     /// Whether stderr is a terminal, so that progress may be drawn.
     pub progress: bool,
+    /// Columns of the terminal on stdout; none where stdout is no terminal, and tables are as wide as they are.
+    pub width: Option<usize>,
 }
 
 impl Output {
@@ -45,7 +47,7 @@ impl Output {
             self.note(empty);
             return Ok(());
         }
-        self.value(&rows, |rows| table(rows).render(self.colour))
+        self.value(&rows, |rows| table(rows).render(self))
     }
 
     /// Writes text to stdout unchanged; not for text that others wrote.

@@ -4,9 +4,15 @@
 
 use std::{future::Future, process::ExitCode};
 
+use clap::Parser;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{failure::CommandFailure, global::CommonOptions, log, output::Output};
+use crate::{
+    failure::{self, CommandFailure},
+    global::CommonOptions,
+    log,
+    output::Output,
+};
 
 /// Runs a short command, within `--timeout` and until Ctrl-C.
 ///
@@ -72,6 +78,37 @@ pub fn on_all_cores(
     command: impl Future<Output = Result<(), CommandFailure>>,
 ) -> Result<(), CommandFailure> {
     block_on(Builder::new_multi_thread(), command)
+}
+
+/// Parses the arguments of this process. A mistake ends the process with exit code 2: for people as clap writes it, with
+/// `--json` on one line as every other failure; so does a request for help, with exit code 0.
+pub fn parse<C: Parser>() -> C {
+    C::try_parse().unwrap_or_else(|error| {
+        let json = std::env::args_os()
+            .skip(1)
+            .take_while(|arg| arg != "--")
+            .any(|arg| arg == "--json");
+        if json && error.use_stderr() {
+            eprintln!("{}", usage_failure(&error).for_programs());
+            std::process::exit(i32::from(failure::exit::USAGE));
+        }
+        error.exit()
+    })
+}
+
+/// What clap says of a mistake, its tips and the usage as the hint.
+fn usage_failure(error: &clap::Error) -> CommandFailure {
+    let text = error.render().to_string();
+    let mut parts = text.split("\n\n").map(|part| {
+        let lines: Vec<&str> = part.lines().map(str::trim).collect();
+        lines.join(" ")
+    });
+    let message = parts.next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let hints: Vec<String> = parts
+        .filter(|part| !part.is_empty() && !part.starts_with("For more information"))
+        .collect();
+    CommandFailure::usage(message).hint(hints.join("; "))
 }
 
 /// Prints the error of a command, if it failed, and returns the exit code.

@@ -66,16 +66,6 @@ impl StopSignals {
     }
 }
 
-impl StopRequest {
-    /// The result of a command that ends because of this signal.
-    pub fn end(self) -> Result<(), CommandFailure> {
-        match self {
-            Self::Terminate => Ok(()),
-            Self::Interrupt => Err(CommandFailure::interrupted()),
-        }
-    }
-}
-
 async fn minded(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => {

@@ -3,7 +3,10 @@
 
 use std::fmt::Write as _;
 
-use crate::text;
+use crate::{output::Output, text};
+
+/// How far a column of text is narrowed at most.
+const NARROWEST: usize = 8;
 
 /// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +47,9 @@ impl TextTable {
         self.rows.push(cells.into_iter().map(cell).collect());
     }
 
-    /// The whole table; the headings in bold where `colour` is set.
-    pub fn render(&self, colour: bool) -> String {
+    /// The whole table, with bold headings where the output has colours. Where it is a terminal, columns of text are cut
+    /// until a row fits on a line, the widest first; what is cut ends with `…`.
+    pub fn render(&self, output: Output) -> String {
         let width = |index: usize, heading: &str| {
             let cells = self.rows.iter().filter_map(|row| row.get(index));
             cells
@@ -54,16 +58,19 @@ impl TextTable {
                 .max()
                 .unwrap_or(0)
         };
-        let widths: Vec<usize> = self
+        let mut widths: Vec<usize> = self
             .columns
             .iter()
             .enumerate()
             .map(|(i, (heading, _))| width(i, heading))
             .collect();
+        if let Some(most) = output.width {
+            self.fit(&mut widths, most);
+        }
         let mut out = String::new();
         let headings = self.columns.iter().map(|(heading, _)| *heading);
         let line = self.line(headings, &widths);
-        if colour {
+        if output.colour {
             let _ = writeln!(out, "{}{line}{}", text::BOLD, text::PLAIN);
         } else {
             let _ = writeln!(out, "{line}");
@@ -78,9 +85,27 @@ impl TextTable {
         out
     }
 
+    /// Narrows columns of text until a row has at most `most` characters, or none can be narrowed any more.
+    fn fit(&self, widths: &mut [usize], most: usize) {
+        let gaps = 2 * widths.len().saturating_sub(1);
+        let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(most);
+        while over > 0 {
+            let columns = widths.iter_mut().zip(&self.columns);
+            let text = columns
+                .filter(|(width, (_, align))| *align == ColumnAlign::Left && **width > NARROWEST);
+            let Some((widest, _)) = text.max_by_key(|(width, _)| **width) else {
+                return;
+            };
+            *widest -= 1;
+            over -= 1;
+        }
+    }
+
     fn line<'a>(&self, cells: impl Iterator<Item = &'a str>, widths: &[usize]) -> String {
         let mut line = String::new();
         for ((cell, (_, align)), width) in cells.zip(&self.columns).zip(widths) {
+            let cut = cut(cell, *width);
+            let cell = cut.as_deref().unwrap_or(cell);
             let gap = " ".repeat(width - cell.chars().count());
             match align {
                 ColumnAlign::Left => line.extend([cell, &gap, "  "]),
@@ -92,9 +117,27 @@ impl TextTable {
     }
 }
 
+/// A text that is longer than `width` characters, cut to it.
+fn cut(text: &str, width: usize) -> Option<String> {
+    if text.chars().count() <= width {
+        return None;
+    }
+    let mut cut: String = text.chars().take(width.saturating_sub(1)).collect();
+    cut.push('…');
+    Some(cut)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PLAIN: Output = Output {
+        json: false,
+        colour: false,
+        colour_errors: false,
+        progress: false,
+        width: None,
+    };
 
     #[test]
     fn columns_align_and_lines_end_clean() {
@@ -102,7 +145,7 @@ mod tests {
         table.row(["desk".into(), "1.2 ms".into(), "direct".into()]);
         table.row(["a-long-name".into(), String::new(), String::new()]);
         assert_eq!(
-            table.render(false),
+            table.render(PLAIN),
             "NAME            RTT  PATH\n\
              desk         1.2 ms  direct\n\
              a-long-name       -  -\n"
@@ -110,9 +153,35 @@ mod tests {
     }
 
     #[test]
+    fn on_a_terminal_the_widest_texts_are_cut_until_a_row_fits() {
+        let mut table = TextTable::new(["NAME", ">RTT", "DESCRIPTION"]);
+        table.row([
+            "desk".into(),
+            "1.2 ms".into(),
+            "counts the words of a text".into(),
+        ]);
+        let rendered = |width| {
+            table.render(Output {
+                width: Some(width),
+                ..PLAIN
+            })
+        };
+        assert_eq!(rendered(80), table.render(PLAIN));
+        assert_eq!(
+            rendered(30),
+            "NAME     RTT  DESCRIPTION\ndesk  1.2 ms  counts the word…\n"
+        );
+        // Numbers are never cut, and no text to nothing.
+        assert_eq!(
+            rendered(1),
+            "NAME     RTT  DESCRIP…\ndesk  1.2 ms  counts …\n"
+        );
+    }
+
+    #[test]
     fn a_cell_with_a_newline_stays_in_its_row() {
         let mut table = TextTable::new(["A"]);
         table.row(["x\ny".into()]);
-        assert_eq!(table.render(false), "A\nx y\n");
+        assert_eq!(table.render(PLAIN), "A\nx y\n");
     }
 }

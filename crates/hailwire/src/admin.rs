@@ -10,12 +10,15 @@
 use hailwire_wire::NodeId;
 use serde::{Deserialize, Serialize};
 
+/// How long a node waits for the answers of peers and hubs when it is asked for its status, in milliseconds.
+pub const STATUS_PATIENCE_MS: u64 = 500;
+
 /// The reserved agent name.
 pub const AGENT: &str = "node";
 
 /// Method names. Request and answer types stand beside each.
 pub mod method {
-    /// `()` → [`super::NodeStatus`].
+    /// [`super::StatusRequest`] or `()` → [`super::NodeStatus`].
     pub const STATUS: &str = "status";
     /// [`super::AgentsQuery`] → `Vec<`[`super::AgentRow`]`>`.
     pub const AGENTS: &str = "agents";
@@ -44,6 +47,14 @@ pub mod method {
     pub const SHUTDOWN: &str = "shutdown";
 }
 
+/// What a status is to say; nothing is the default of it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatusRequest {
+    /// Ask each peer and each hub at this moment, for [`TunnelStatus::ping_us`] and [`HubState::answer_us`].
+    pub measure: bool,
+}
+
 /// `hail status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
@@ -68,6 +79,9 @@ pub struct NodeStatus {
     pub tcp_sockets: Vec<String>,
     /// UDP addresses at which peers may find this node.
     pub addresses: Vec<String>,
+    /// Those of `addresses` that are not this machine's own: as a hub's address discovery or a router's port mapping sees it.
+    #[serde(default)]
+    pub public_addresses: Vec<String>,
     /// TCP addresses at which peers may find this node.
     #[serde(default)]
     pub tcp_addresses: Vec<String>,
@@ -77,8 +91,11 @@ pub struct NodeStatus {
     pub agents: Vec<AgentRow>,
     /// Hubs joined.
     pub hubs: Vec<HubState>,
-    /// Calls that this node has carried, as caller's or callee's side.
+    /// Calls that this node has carried since its start: from its programs, and from peers.
     pub calls: u64,
+    /// Those of `calls` that came from peers.
+    #[serde(default)]
+    pub calls_from_peers: u64,
     /// Calls to peers that found a tunnel up.
     #[serde(default)]
     pub reused: u64,
@@ -107,6 +124,10 @@ pub struct TunnelStatus {
     pub why: String,
     /// The path in use, of the first connection.
     pub path: PathStatus,
+    /// How long a PING took on it just now, in microseconds; none where no answer came within
+    /// [`STATUS_PATIENCE_MS`].
+    #[serde(default)]
+    pub ping_us: Option<u64>,
     /// Connections that it consists of. What follows is of all of them together.
     #[serde(default = "one")]
     pub connections: u32,
@@ -114,9 +135,9 @@ pub struct TunnelStatus {
     pub sent_bytes: u64,
     /// Bytes received on the wire.
     pub received_bytes: u64,
-    /// Packets sent on all paths.
+    /// Packets sent on all paths, also on those that were tried and never used.
     pub sent_packets: u64,
-    /// Packets declared lost on all paths.
+    /// Packets declared lost on all paths: what is sent to punch a hole, or to find the largest packet, is often lost.
     pub lost_packets: u64,
     /// Streams open now, in either direction.
     pub in_flight: u64,
@@ -136,8 +157,14 @@ pub struct PathStatus {
     pub kind: String,
     /// Socket address or relay URL of the far end.
     pub remote: String,
-    /// Smoothed round-trip time in microseconds.
+    /// Smoothed round-trip time of its traffic in microseconds (RFC 9002, 5.3); one that was idle may be long ago.
     pub rtt_us: u64,
+    /// Packets sent on it that count for `lost_packets`; 0 where loss cannot be told, as on TCP.
+    #[serde(default)]
+    pub sent_packets: u64,
+    /// Those of them that were lost on the network, without the search for the largest packet.
+    #[serde(default)]
+    pub lost_packets: u64,
 }
 
 /// One agent that can be called. Members of one name on one node share a row.
@@ -205,9 +232,16 @@ pub struct HubState {
     pub connected: bool,
     /// The name held there; empty for none.
     pub name: String,
-    /// The last error; empty for none.
+    /// The last error, also why the hub did not give the name; empty for none.
     #[serde(default)]
     pub error: String,
+    /// How long it took to answer just now, in microseconds; none where no answer came within
+    /// [`STATUS_PATIENCE_MS`].
+    #[serde(default)]
+    pub answer_us: Option<u64>,
+    /// Seconds since it answered last; none where it has not since the node's start.
+    #[serde(default)]
+    pub heard_s: Option<u64>,
 }
 
 /// `hail invite`.

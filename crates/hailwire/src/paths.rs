@@ -125,8 +125,17 @@ impl DataDir {
         {
             return Err(foreign(&self.root, "is a link that another user made"));
         }
-        private_dir(&self.root, OFlags::empty())?;
-        private_dir(&self.root.join(RUN), OFlags::NOFOLLOW).map(drop)
+        let missing = self.root.ancestors().take_while(|folder| !folder.exists());
+        let missing: Vec<&Path> = missing.collect();
+        let made = private_dir(&self.root, OFlags::empty())
+            .and_then(|_| private_dir(&self.root.join(RUN), OFlags::NOFOLLOW));
+        if made.is_err() {
+            // What was made on the way to a folder that cannot be made. A folder that is not empty stays.
+            for folder in missing {
+                let _ = fs::remove_dir(folder);
+            }
+        }
+        made.map(drop)
     }
 
     /// Where the socket is to be bound.
@@ -291,6 +300,19 @@ mod tests {
     /// A data folder whose socket's path is too long for an address.
     fn long(within: &Path) -> DataDir {
         DataDir::new(within.join("x".repeat(200)))
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_leaves_nothing_behind() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = DataDir::new(temp.path().join("a/b").join("x".repeat(300)));
+        assert!(data.create().is_err());
+        assert!(!temp.path().join("a").exists());
+
+        // What was there stays, also an empty folder.
+        fs::create_dir(temp.path().join("a")).unwrap();
+        assert!(data.create().is_err());
+        assert_eq!(fs::read_dir(temp.path().join("a")).unwrap().count(), 0);
     }
 
     #[test]

@@ -4,7 +4,10 @@
 //! `{"text":…}` where it is UTF-8 and `{"base64":…}` where it is not, then `{"end":…}` with the
 //! numbers of `--stats`. A failed call ends with the failure on stderr instead.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::IsTerminal as _,
+    time::{Duration, Instant},
+};
 
 use data_encoding::BASE64;
 use hailwire::{
@@ -21,7 +24,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncWriteExt as _, Stdout};
 
-use super::{CommandContext, body, connect};
+use super::{CommandContext, binary_to_terminal::BinaryToTerminal, body, connect, did_you_mean};
 use crate::plan;
 
 /// What `--stats` measures.
@@ -50,10 +53,16 @@ pub(super) async fn run(
         false => None,
     };
     let begun = Instant::now();
-    let mut answer = prepare(&client, call).body(source).send().await?;
+    let to = call.to.clone();
+    let sent = prepare(&client, call).body(source).send().await;
+    let mut answer = did_you_mean::or(&client, &to, sent).await?;
     let mut printer = AnswerPrinter {
         output: run.output,
         stdout: tokio::io::stdout(),
+        binary: BinaryToTerminal::new(
+            std::io::stdout().is_terminal(),
+            std::io::stdin().is_terminal(),
+        ),
     };
     printer.head(&answer).await?;
     let mut first = None;
@@ -110,6 +119,7 @@ async fn resolve(client: &Client, call: &plan::CallPlan) -> Result<ResolveAnswer
 struct AnswerPrinter {
     output: Output,
     stdout: Stdout,
+    binary: BinaryToTerminal,
 }
 
 impl AnswerPrinter {
@@ -122,6 +132,7 @@ impl AnswerPrinter {
 
     async fn chunk(&mut self, chunk: &[u8]) -> Result<(), CommandFailure> {
         if !self.output.json {
+            self.binary.check(chunk)?;
             return self.write(chunk).await;
         }
         let event = match std::str::from_utf8(chunk) {

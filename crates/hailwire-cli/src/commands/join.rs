@@ -1,19 +1,16 @@
 //! `hail join TICKET`.
 
-use std::io::{BufRead as _, Read as _, Write as _};
+use std::io::Read as _;
 
 use hailwire::{
     Code, Status,
     admin::{JoinAnswer, JoinRequest, method},
 };
-use hailwire_terminal::{failure::CommandFailure, text};
+use hailwire_terminal::{confirm::confirm, failure::CommandFailure, text};
 use hailwire_wire::limits;
 
 use super::{CommandContext, connect};
 use crate::plan::{self, JoinAgreement, plan_agreement};
-
-/// The longest answer that is read from the terminal.
-const MAX_ANSWER: u64 = 16;
 
 pub(super) async fn run(run: &CommandContext, join: plan::JoinPlan) -> Result<(), CommandFailure> {
     let plan::JoinPlan {
@@ -28,10 +25,13 @@ pub(super) async fn run(run: &CommandContext, join: plan::JoinPlan) -> Result<()
     match plan_agreement(&request.ticket, request.yes, can_ask)? {
         JoinAgreement::Given => {}
         JoinAgreement::Ask(hub) => {
-            ask(&format!(
+            let agreed = confirm(&format!(
                 "the members of {hub} trust each other: each could call every agent of this node, \
-                 and be called by it"
+                 and be called by it\njoin?"
             ))?;
+            if !agreed {
+                return Err(Status::new(Code::Cancelled, "not joined").into());
+            }
             request.yes = true;
         }
     }
@@ -87,21 +87,6 @@ fn shown(joined: &JoinAnswer) -> String {
             };
             format!("this node is a member of {url} now{named}\n{members}")
         }
-    }
-}
-
-/// Asks on the terminal; any answer other than yes means no.
-fn ask(what: &str) -> Result<(), CommandFailure> {
-    let failed = |error| CommandFailure::io("cannot ask for confirmation", &error);
-    let mut stderr = std::io::stderr();
-    write!(stderr, "{what}\njoin? [y/N] ").map_err(failed)?;
-    stderr.flush().map_err(failed)?;
-    let mut answer = String::new();
-    let mut stdin = std::io::stdin().lock().take(MAX_ANSWER);
-    stdin.read_line(&mut answer).map_err(failed)?;
-    match answer.trim().to_ascii_lowercase().as_str() {
-        "y" | "yes" => Ok(()),
-        _ => Err(Status::new(Code::Cancelled, "not joined").into()),
     }
 }
 

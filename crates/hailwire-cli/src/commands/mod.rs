@@ -7,6 +7,7 @@
 
 mod agents;
 mod background;
+mod binary_to_terminal;
 mod body;
 mod call;
 mod callout;
@@ -14,12 +15,14 @@ mod completions;
 mod config;
 mod connect;
 mod demo;
+mod did_you_mean;
 mod down;
 mod help;
 mod hub;
 mod id;
 mod invite;
 mod join;
+mod kept_settings;
 mod man;
 mod offered_agent;
 mod peers;

@@ -1,6 +1,6 @@
 //! `hail peers`: whom this node trusts, and the tunnels to them.
 
-use hailwire::admin::{self, TrustedPeer, TunnelStatus, method};
+use hailwire::admin::{self, StatusRequest, TrustedPeer, TunnelStatus, method};
 use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 use serde::Serialize;
 
@@ -21,7 +21,8 @@ struct PeerRow {
 pub(super) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let trusted: Vec<TrustedPeer> = client.admin(method::TRUST_LIST, &()).await?;
-    let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
+    let request = StatusRequest { measure: true };
+    let status: admin::NodeStatus = client.admin(method::STATUS, &request).await?;
     let peers: Vec<PeerRow> = trusted
         .into_iter()
         .map(|trusted| {
@@ -41,7 +42,7 @@ pub(super) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
             "CARRIER",
             "PATH",
             "REMOTE",
-            ">RTT",
+            ">PING",
             ">LOSS",
             ">SENT",
             ">RECEIVED",

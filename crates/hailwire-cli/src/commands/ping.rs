@@ -5,7 +5,7 @@ use std::time::Duration;
 use hailwire::admin::{PingAnswer, PingRequest, method};
 use hailwire_terminal::{failure::CommandFailure, text};
 
-use super::{CommandContext, connect};
+use super::{CommandContext, connect, did_you_mean};
 
 /// Pings `count` times; with `--json` one [`PingAnswer`] per line. `--timeout` bounds each ping. A peer
 /// that does not trust this node answers too, which is shown.
@@ -22,12 +22,13 @@ pub(super) async fn run(
         ticks.tick().await;
         let ping = client.admin::<_, PingAnswer>(method::PING, &who);
         let pong = match run.timeout {
-            None => ping.await?,
+            None => ping.await,
             Some(limit) => {
                 let limited = tokio::time::timeout(limit, ping).await;
-                limited.map_err(|_| CommandFailure::timed_out(limit))??
+                limited.map_err(|_| CommandFailure::timed_out(limit))?
             }
         };
+        let pong = did_you_mean::or_peer(&client, &who.who, pong).await?;
         run.output.value(&pong, for_people)?;
         if !pong.trusted && !told {
             told = true;

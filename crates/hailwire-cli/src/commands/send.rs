@@ -1,21 +1,39 @@
 //! `hail send`.
 
-use hailwire_terminal::failure::CommandFailure;
+use hailwire::{Code, Status};
+use hailwire_terminal::{failure::CommandFailure, text};
 use hailwire_wire::limits;
 use serde_json::json;
 
-use super::{CommandContext, body, call::prepare, connect};
+use super::{CommandContext, body, call::prepare, connect, did_you_mean};
 use crate::plan;
 
 pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<(), CommandFailure> {
     let mut source = body::open(call.body.clone()).await?;
     // A message is accepted as a whole, so its size is known before it is sent.
-    let body = source.bytes(limits::MAX_SEND_BODY).await?;
+    let body = source
+        .bytes(limits::MAX_SEND_BODY)
+        .await
+        .map_err(too_large)?;
     let client = connect::attach(run).await?;
     let to = call.to.to_string();
-    prepare(&client, call).body(body).one_way().await?;
+    let address = call.to.clone();
+    let sent = prepare(&client, call).body(body).one_way().await;
+    did_you_mean::or(&client, &address, sent).await?;
     match run.output.json {
         true => run.output.value(&json!({ "sent": to }), |_| String::new()),
         false => Ok(()),
     }
+}
+
+/// A body that is longer than a message may be.
+fn too_large(status: Status) -> CommandFailure {
+    if status.code != Code::ResourceExhausted {
+        return status.into();
+    }
+    let most = text::bytes(limits::MAX_SEND_BODY as u64);
+    let message =
+        format!("the message is larger than {most}, which is the most that `hail send` takes");
+    CommandFailure::from(Status::new(status.code, message))
+        .hint("`hail call` streams a body of any size")
 }

@@ -41,7 +41,7 @@ async fn until_stopped(
     let handle = reaper.handle();
     let done = tokio::select! {
         done = keep(run, serve, &program, &handle) => done,
-        asked = stop.asked() => asked.end(),
+        _ = stop.asked() => Ok(()),
     };
     // No process outlives this one.
     reaper.finish().await;

@@ -2,19 +2,20 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use hailwire::admin::{self, HubState, TunnelStatus, method};
-use hailwire_terminal::{failure::CommandFailure, table::TextTable, text};
+use hailwire::admin::{self, HubState, PathStatus, StatusRequest, TunnelStatus, method};
+use hailwire_terminal::{failure::CommandFailure, output::Output, table::TextTable, text};
 
 use super::{CommandContext, agents, connect};
 
 pub(super) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
+    let request = StatusRequest { measure: true };
+    let status: admin::NodeStatus = client.admin(method::STATUS, &request).await?;
     run.output
-        .value(&status, |status| for_people(status, run.output.colour))
+        .value(&status, |status| for_people(status, run.output))
 }
 
-fn for_people(status: &admin::NodeStatus, colour: bool) -> String {
+fn for_people(status: &admin::NodeStatus, output: Output) -> String {
     let mut out = String::new();
     let name = if status.name.is_empty() {
         "(no name)"
@@ -34,9 +35,9 @@ fn for_people(status: &admin::NodeStatus, colour: bool) -> String {
             ),
         ),
         ("data", status.data_dir.clone()),
-        ("sockets", status.sockets.join(", ")),
-        ("found at", status.addresses.join(", ")),
-        ("tcp", tcp(status)),
+        ("listens", listens(status)),
+        ("found at", found_at(status)),
+        ("public", public(status)),
         ("calls", calls(status)),
     ] {
         let _ = writeln!(out, "{what:<9} {value}");
@@ -45,7 +46,7 @@ fn for_people(status: &admin::NodeStatus, colour: bool) -> String {
         let _ = writeln!(out, "{:<9} {}", "hub", hub_line(hub));
     }
     let mut section = |title: &str, table: Option<TextTable>| {
-        let rows = table.map(|table| table.render(colour));
+        let rows = table.map(|table| table.render(output));
         let _ = match rows {
             Some(rows) => write!(out, "\n{title}\n{rows}"),
             None => writeln!(out, "\n{title}: none"),
@@ -62,26 +63,55 @@ fn for_people(status: &admin::NodeStatus, colour: bool) -> String {
     out
 }
 
-fn tcp(status: &admin::NodeStatus) -> String {
-    match status.tcp_sockets.is_empty() {
-        true => "not listening".to_owned(),
-        false => format!(
-            "{}, found at {}",
-            status.tcp_sockets.join(", "),
-            status.tcp_addresses.join(", ")
-        ),
+/// UDP and TCP addresses on one line, those of TCP named so.
+fn both(udp: &[String], tcp: &[String]) -> String {
+    let tcp = tcp.iter().map(|address| format!("tcp {address}"));
+    let all: Vec<String> = udp.iter().cloned().chain(tcp).collect();
+    all.join(", ")
+}
+
+fn listens(status: &admin::NodeStatus) -> String {
+    both(&status.sockets, &status.tcp_sockets)
+}
+
+fn found_at(status: &admin::NodeStatus) -> String {
+    both(&status.addresses, &status.tcp_addresses)
+}
+
+fn public(status: &admin::NodeStatus) -> String {
+    match (
+        status.public_addresses.as_slice(),
+        status.hubs.iter().any(|hub| hub.connected),
+    ) {
+        ([], true) => "no address that is not this machine's own".to_owned(),
+        ([], false) => "not known: a hub would tell".to_owned(),
+        (known, _) => known.join(", "),
     }
 }
 
+/// Where calls came from and went to, and how many of those to peers found a tunnel up.
 fn calls(status: &admin::NodeStatus) -> String {
     let to_peers = status.reused + status.made;
-    match to_peers {
-        0 => status.calls.to_string(),
-        _ => format!(
-            "{}, {to_peers} to peers, {:.1} % over a tunnel that was up",
-            status.calls,
-            status.reused as f64 * 100.0 / to_peers as f64
-        ),
+    let within = status
+        .calls
+        .saturating_sub(status.calls_from_peers)
+        .saturating_sub(to_peers);
+    let mut parts = Vec::new();
+    if to_peers > 0 {
+        let reused = status.reused as f64 * 100.0 / to_peers as f64;
+        parts.push(format!(
+            "{to_peers} to peers ({reused:.1} % found the tunnel up)"
+        ));
+    }
+    if status.calls_from_peers > 0 {
+        parts.push(format!("{} from peers", status.calls_from_peers));
+    }
+    if within > 0 {
+        parts.push(format!("{within} within this machine"));
+    }
+    match parts.is_empty() {
+        true => "none since the start".to_owned(),
+        false => parts.join(", "),
     }
 }
 
@@ -103,11 +133,24 @@ fn hub_line(hub: &HubState) -> String {
     if !hub.name.is_empty() {
         let _ = write!(line, " as {}", hub.name);
     }
-    let _ = match (hub.connected, hub.error.is_empty()) {
-        (true, _) => write!(line, ", connected"),
-        (false, true) => write!(line, ", not connected"),
-        (false, false) => write!(line, ", not connected: {}", hub.error),
+    let heard = |out: &mut String| match hub.heard_s {
+        Some(seconds) => {
+            let ago = text::age(Duration::from_secs(seconds));
+            write!(out, ", last answer {ago} ago")
+        }
+        None => write!(out, ", no answer since the start"),
     };
+    let _ = match (hub.connected, hub.answer_us) {
+        (true, Some(took)) => {
+            let took = text::time(Duration::from_micros(took));
+            write!(line, ", connected, answers in {took}")
+        }
+        (true, None) => write!(line, ", does not answer now").and_then(|()| heard(&mut line)),
+        (false, _) => write!(line, ", not connected").and_then(|()| heard(&mut line)),
+    };
+    if !hub.error.is_empty() {
+        let _ = write!(line, ": {}", hub.error);
+    }
     text::one_line(&line)
 }
 
@@ -117,7 +160,7 @@ fn tunnels(tunnels: &[TunnelStatus]) -> TextTable {
         "CARRIER",
         "PATH",
         "REMOTE",
-        ">RTT",
+        ">PING",
         ">LOSS",
         ">SENT",
         ">RECEIVED",
@@ -141,23 +184,26 @@ fn tunnels(tunnels: &[TunnelStatus]) -> TextTable {
     table
 }
 
-/// Path, remote end, RTT, loss, bytes sent and received.
+/// Path, remote end, how long a PING took, loss, bytes sent and received.
 pub(super) fn tunnel_cells(tunnel: &TunnelStatus) -> [String; 6] {
     [
         tunnel.path.kind.clone(),
         tunnel.path.remote.clone(),
-        text::time(Duration::from_micros(tunnel.path.rtt_us)),
-        loss(tunnel.lost_packets, tunnel.sent_packets),
+        match tunnel.ping_us {
+            Some(took) => text::time(Duration::from_micros(took)),
+            None => "no answer".to_owned(),
+        },
+        loss(&tunnel.path),
         text::bytes(tunnel.sent_bytes),
         text::bytes(tunnel.received_bytes),
     ]
 }
 
-/// Lost packets in percent of those sent.
-fn loss(lost: u64, sent: u64) -> String {
-    match sent {
+/// Lost packets in percent of those sent on the path; empty where that cannot be told.
+fn loss(path: &PathStatus) -> String {
+    match path.sent_packets {
         0 => String::new(),
-        _ => format!("{:.1}%", lost as f64 * 100.0 / sent as f64),
+        sent => format!("{:.1}%", path.lost_packets as f64 * 100.0 / sent as f64),
     }
 }
 
@@ -181,6 +227,7 @@ mod tests {
             sockets: vec!["0.0.0.0:1".into()],
             tcp_sockets: vec!["0.0.0.0:443".into()],
             addresses: vec!["10.0.0.1:1".into()],
+            public_addresses: vec!["203.0.113.7:1".into()],
             tcp_addresses: vec!["10.0.0.1:443".into()],
             tunnels: vec![TunnelStatus {
                 peer: id,
@@ -191,13 +238,16 @@ mod tests {
                 path: admin::PathStatus {
                     kind: "direct".into(),
                     remote: "10.0.0.2:7".into(),
-                    rtt_us: 1234,
+                    rtt_us: 2100,
+                    sent_packets: 200,
+                    lost_packets: 3,
                 },
+                ping_us: Some(1234),
                 connections: 4,
                 sent_bytes: 2048,
                 received_bytes: 10,
-                sent_packets: 200,
-                lost_packets: 3,
+                sent_packets: 900,
+                lost_packets: 300,
                 in_flight: 1,
                 up_ms: 1000,
             }],
@@ -207,27 +257,61 @@ mod tests {
                 connected: false,
                 name: String::new(),
                 error: "refused".into(),
+                answer_us: None,
+                heard_s: Some(20),
             }],
             calls: 9,
+            calls_from_peers: 2,
             reused: 3,
             made: 1,
             panics: 0,
         };
-        let text = for_people(&status, false);
+        let text = for_people(&status, Output::default());
         for part in [
             "desk",
             "1m 1s",
             "12.0 MiB",
             "1.23 ms",
             "1.5%",
-            "not connected: refused",
+            "not connected, last answer 20s ago: refused",
+            "public    203.0.113.7:1",
+            "4 to peers (75.0 % found the tunnel up), 2 from peers, 3 within",
             "agents: none",
             "quic × 4: UDP works",
-            "found at 10.0.0.1:443",
-            "75.0 % over a tunnel",
+            "found at  10.0.0.1:1, tcp 10.0.0.1:443",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_hub_line_says_what_is_true_now() {
+        let line = |connected, error: &str, answer_us, heard_s| {
+            hub_line(&HubState {
+                url: "https://h".into(),
+                connected,
+                name: String::new(),
+                error: error.into(),
+                answer_us,
+                heard_s,
+            })
+        };
+        assert_eq!(
+            line(true, "", Some(1500), Some(0)),
+            "https://h, connected, answers in 1.50 ms"
+        );
+        assert_eq!(
+            line(true, "the name `desk` is taken", Some(1500), Some(0)),
+            "https://h, connected, answers in 1.50 ms: the name `desk` is taken"
+        );
+        assert_eq!(
+            line(true, "", None, Some(20)),
+            "https://h, does not answer now, last answer 20s ago"
+        );
+        assert_eq!(
+            line(false, "refused", None, None),
+            "https://h, not connected, no answer since the start: refused"
+        );
     }
 }

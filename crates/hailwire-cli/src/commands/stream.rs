@@ -3,7 +3,7 @@
 use hailwire_terminal::{failure::CommandFailure, output::stdout_failure};
 use tokio::io::AsyncWriteExt as _;
 
-use super::{CommandContext, body, connect};
+use super::{CommandContext, body, connect, did_you_mean};
 use crate::plan;
 
 pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<(), CommandFailure> {
@@ -21,7 +21,8 @@ pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<()
     if let Some(left) = call.deadline {
         builder = builder.deadline(left);
     }
-    let mut stream = builder.open().await?;
+    let opened = builder.open().await;
+    let mut stream = did_you_mean::or(&client, &call.to, opened).await?;
     // Ends with stdin, or once the remote side stops reading.
     tokio::spawn(body::pump(tokio::io::stdin(), stream.send));
     let mut stdout = tokio::io::stdout();

@@ -6,7 +6,7 @@ use hailwire::admin::{PeerSelector, TrustAdd, TrustedPeer, UntrustedPeer, method
 use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 use serde_json::json;
 
-use super::{CommandContext, connect};
+use super::{CommandContext, connect, did_you_mean};
 
 pub(super) async fn list(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
@@ -74,9 +74,8 @@ pub(super) async fn remove(
     request: PeerSelector,
 ) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    client
-        .admin::<_, ()>(method::TRUST_REMOVE, &request)
-        .await?;
+    let removed = client.admin::<_, ()>(method::TRUST_REMOVE, &request).await;
+    did_you_mean::or_peer(&client, &request.who, removed).await?;
     let value = json!({ "removed": request.who });
     run.output.value(&value, |_| {
         format!("{} is no longer trusted\n", request.who)

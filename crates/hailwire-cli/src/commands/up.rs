@@ -7,10 +7,11 @@ use hailwire::{
     config::{LimitSettings, LogLevel, ValueOrigin},
 };
 use hailwire_terminal::{failure::CommandFailure, log, stop::StopSignals, text};
+use hailwire_wire::{NodeName, limits};
 use serde::Serialize;
 use tracing::Level;
 
-use super::{CommandContext, config, restart};
+use super::{CommandContext, config, kept_settings, restart};
 use crate::args::node::UpArgs;
 
 /// What `hail up` prints once the node runs.
@@ -21,6 +22,9 @@ pub(super) struct StartedNode {
     pub(super) sockets: Vec<String>,
     pub(super) data_dir: String,
     pub(super) pid: u32,
+    /// Settings that flags changed in `hail.kdl`, for the next start too.
+    #[serde(default)]
+    pub(super) kept: Vec<String>,
 }
 
 impl StartedNode {
@@ -30,8 +34,15 @@ impl StartedNode {
         } else {
             &self.name
         };
+        let kept = match self.kept.as_slice() {
+            [] => String::new(),
+            kept => format!(
+                "  kept     {}, in hail.kdl for the next start\n",
+                kept.join(", ")
+            ),
+        };
         format!(
-            "{name} is up\n  id       {}\n  sockets  {}\n  data     {}\n  process  {}\n  stop     \
+            "{name} is up\n  id       {}\n  sockets  {}\n  data     {}\n  process  {}\n{kept}  stop     \
              {how_to_stop}\n",
             self.id,
             self.sockets.join(", "),
@@ -47,7 +58,7 @@ pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandF
         // It fails only if this process leads a session already, which is as good.
         let _ = rustix::process::setsid();
     }
-    let config = effective(config::load(run)?, &up);
+    let config = effective(config::load(run)?, &up, host_name());
     log::start(
         run.log.unwrap_or(level(config.log.level)),
         run.output.colour_errors,
@@ -58,12 +69,15 @@ pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandF
     restart::restart_instead_of_aborting();
 
     let mut node = start(run, config.clone()).await?;
+    // Only what a node started with is kept.
+    let kept = kept_settings::keep(run, &config);
     let started = StartedNode {
         id: node.id().to_string(),
         name: node.name().map(String::from).unwrap_or_default(),
         sockets: node.sockets().iter().map(ToString::to_string).collect(),
         data_dir: run.data.root().display().to_string(),
         pid: std::process::id(),
+        kept,
     };
     run.output.value(&started, |started| {
         started.for_people("Ctrl-C or `hail down`")
@@ -106,8 +120,36 @@ fn level(configured: LogLevel) -> Level {
     }
 }
 
-/// The configuration, with flags in place of settings of the file.
-fn effective(mut config: Config, up: &UpArgs) -> Config {
+/// The host's name as a node's name: the first label of it in lower case, with `-` for what a name may not have. `None` where
+/// the host has none of its own.
+fn host_name() -> Option<NodeName> {
+    named_after(&rustix::system::uname().nodename().to_string_lossy())
+}
+
+fn named_after(host: &str) -> Option<NodeName> {
+    let label = host.split('.').next().unwrap_or_default();
+    let name: String = label
+        .to_lowercase()
+        .chars()
+        .map(|c| match c {
+            'a'..='z' | '0'..='9' | '_' | '-' => c,
+            _ => '-',
+        })
+        .take(limits::MAX_NAME)
+        .collect();
+    let name = name.trim_matches('-');
+    match name {
+        "localhost" | "(none)" => None,
+        name => name.parse().ok(),
+    }
+}
+
+/// The configuration, with flags in place of settings of the file. A node that nobody named goes by the host's name.
+fn effective(mut config: Config, up: &UpArgs, host: Option<NodeName>) -> Config {
+    if config.node.name.is_none() && up.name.is_none() && host.is_some() {
+        config.origins.note("node.name", ValueOrigin::Host);
+        config.node.name = host;
+    }
     let mut flag = |path| config.origins.note(path, ValueOrigin::Flag);
     if let Some(name) = &up.name {
         flag("node.name");
@@ -153,8 +195,8 @@ fn failure(error: &StartError) -> CommandFailure {
             Code::InvalidArgument,
             "give one with --data DIR or HAIL_DATA",
         ),
-        StartError::DataDir { .. } | StartError::Socket { .. } => (
-            Code::FailedPrecondition,
+        StartError::DataDir { source, .. } | StartError::Socket { source, .. } => (
+            CommandFailure::code_of_io(source.kind()).unwrap_or(Code::FailedPrecondition),
             "check owner, mode and free space of the data folder",
         ),
         StartError::Key(_) | StartError::Store(_) => (
@@ -183,7 +225,7 @@ mod tests {
             panic!("not up");
         };
         let file = "node { name \"a\" }\nhub \"https://x.y\"\nlog { level \"warn\" }";
-        let config = effective(Config::parse(file, "hail.kdl".as_ref()).unwrap(), &up);
+        let config = effective(Config::parse(file, "hail.kdl".as_ref()).unwrap(), &up, None);
         assert_eq!(config.node.name.as_ref().unwrap().as_str(), "b");
         assert_eq!(config.listen.udp, ["127.0.0.1:9".parse().unwrap()]);
         assert_eq!(config.listen.tcp, ["127.0.0.1:7".parse().unwrap()]);
@@ -199,5 +241,34 @@ mod tests {
         assert_eq!(config.hubs.len(), 1);
         assert_eq!(config.limits.grace, Duration::from_secs(3));
         assert_eq!(config.log.level.name(), "warn");
+    }
+
+    #[test]
+    fn a_node_that_nobody_named_goes_by_the_hosts_name() {
+        let name = |host: &str| named_after(host).map(String::from);
+        assert_eq!(name("Desk.example.org").as_deref(), Some("desk"));
+        assert_eq!(name("Annes MacBook").as_deref(), Some("annes-macbook"));
+        assert_eq!(
+            name(&"x".repeat(300)).map(|name| name.len()),
+            Some(limits::MAX_NAME)
+        );
+        for none in ["", "localhost", "localhost.localdomain", "...", "äöü"] {
+            assert_eq!(name(none), None, "{none}");
+        }
+
+        let Command::Up(up) = Cli::try_parse_from(["hail", "up"]).unwrap().command else {
+            panic!("not up");
+        };
+        let named = |text: &str| {
+            let file = Config::parse(text, "hail.kdl".as_ref()).unwrap();
+            let config = effective(file, &up, named_after("desk"));
+            let row = config.in_force().remove(0);
+            (row.value, row.why)
+        };
+        assert_eq!(named(""), ("\"desk\"".into(), "host".into()));
+        assert_eq!(
+            named("node { name \"a\" }"),
+            ("\"a\"".into(), "file".into())
+        );
     }
 }

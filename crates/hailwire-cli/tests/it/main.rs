@@ -20,6 +20,8 @@ mod reference;
 mod remote_agents;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod report;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod restarts;
 mod siege;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod socket_owners;

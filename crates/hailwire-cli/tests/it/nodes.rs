@@ -35,6 +35,78 @@ fn a_node_starts_once_per_folder_and_stops() {
 }
 
 #[test]
+fn what_up_is_told_once_holds_for_every_start() {
+    let mut nodes = TestNodes::new();
+    let tcp = [
+        "up",
+        "-d",
+        "--json",
+        "--name",
+        "desk",
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let first = nodes.run("desk", &tcp).ok().json();
+    nodes.adopt("desk");
+    assert_eq!(
+        first["kept"],
+        serde_json::json!(["node.name", "listen.udp"])
+    );
+    let file = std::fs::read_to_string(nodes.path("desk").join("hail.kdl")).unwrap();
+    assert_eq!(
+        file,
+        "node {\n    name \"desk\"\n}\nlisten {\n    udp \"127.0.0.1:0\"\n}\n"
+    );
+    nodes.run("desk", &["down"]).ok();
+
+    let again = nodes.run("desk", &["up", "-d", "--json"]).ok().json();
+    assert_eq!(
+        (&again["name"], &again["kept"]),
+        (&first["name"], &serde_json::json!([]))
+    );
+    assert_eq!(again["sockets"].as_array().unwrap().len(), 1);
+    nodes.run("desk", &["down"]).ok();
+
+    let other = ["up", "-d", "--json", "--name", "tower"];
+    let renamed = nodes.run("desk", &other).ok().json();
+    assert_eq!(renamed["kept"], serde_json::json!(["node.name"]));
+    nodes.run("desk", &["down"]).ok();
+
+    // A node that does not start keeps nothing.
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let failed = nodes.run("desk", &["up", "-d", "--name", "x", "--listen", &address]);
+    assert_eq!(failed.code, Some(78), "{failed:#?}");
+    let file = std::fs::read_to_string(nodes.path("desk").join("hail.kdl")).unwrap();
+    assert!(file.contains("tower") && !file.contains(&address), "{file}");
+}
+
+#[test]
+fn a_node_that_nobody_named_goes_by_the_hosts_name() {
+    let mut nodes = TestNodes::new();
+    let up = ["up", "-d", "--json", "--listen", "127.0.0.1:0"];
+    let started = nodes.run("desk", &up).ok().json();
+    nodes.adopt("desk");
+    let rows = nodes
+        .run("desk", &["--json", "config", "show", "--effective"])
+        .ok()
+        .json();
+    let row = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["setting"] == "node.name")
+        .unwrap();
+    match started["name"].as_str().unwrap() {
+        "" => assert_eq!(row["why"], "default"),
+        name => assert_eq!(
+            (&row["why"], &row["value"]),
+            (&"host".into(), &format!("\"{name}\"").into())
+        ),
+    }
+}
+
+#[test]
 fn a_node_in_the_foreground_ends_with_sigterm() {
     let nodes = TestNodes::new();
     let mut command = nodes.hail("desk", &["up", "--json", "--listen", "127.0.0.1:0"]);

@@ -12,7 +12,9 @@ fn key() -> (NodeId, String) {
 }
 
 fn path() -> Value {
-    json!({ "kind": "direct", "remote": "198.18.0.1:443", "rtt_us": 7 })
+    json!({
+        "kind": "direct", "remote": "198.18.0.1:443", "rtt_us": 7, "sent_packets": 8, "lost_packets": 1,
+    })
 }
 
 fn agent() -> Value {
@@ -25,13 +27,16 @@ fn agent() -> Value {
 fn tunnel() -> Value {
     json!({
         "peer": key().1, "name": "laptop", "carrier": "quic", "carries": true, "why": "it is quick",
-        "path": path(), "connections": 2, "sent_bytes": 1, "received_bytes": 2, "sent_packets": 3,
+        "path": path(), "ping_us": 9, "connections": 2, "sent_bytes": 1, "received_bytes": 2, "sent_packets": 3,
         "lost_packets": 4, "in_flight": 5, "up_ms": 6,
     })
 }
 
 fn hub() -> Value {
-    json!({ "url": "https://hub.example:443", "connected": true, "name": "desk", "error": "no" })
+    json!({
+        "url": "https://hub.example:443", "connected": true, "name": "desk", "error": "no",
+        "answer_us": 1, "heard_s": 2,
+    })
 }
 
 fn trusted() -> Value {
@@ -45,6 +50,7 @@ fn status() -> Value {
     json!({
         "id": key().1, "name": "desk", "version": "0.1.0", "pid": 1, "uptime_ms": 2, "rss_bytes": 3,
         "data_dir": "/data", "sockets": ["a"], "tcp_sockets": ["b"], "addresses": ["c"],
+        "public_addresses": ["e"], "calls_from_peers": 8,
         "tcp_addresses": ["d"], "tunnels": [tunnel()], "agents": [agent()], "hubs": [hub()],
         "calls": 4, "reused": 5, "made": 6, "panics": 7,
     })
@@ -87,13 +93,24 @@ fn each_answer_has_its_fields_and_a_node_of_before_may_lack_the_later_ones() {
     let none: [&str; 0] = [];
     assert_eq!(
         optional_fields::<NodeStatus>(&status()),
-        ["made", "panics", "reused", "tcp_addresses", "tcp_sockets"]
+        [
+            "calls_from_peers",
+            "made",
+            "panics",
+            "public_addresses",
+            "reused",
+            "tcp_addresses",
+            "tcp_sockets"
+        ]
     );
     assert_eq!(
         optional_fields::<TunnelStatus>(&tunnel()),
-        ["carries", "connections", "why"]
+        ["carries", "connections", "ping_us", "why"]
     );
-    assert_eq!(optional_fields::<PathStatus>(&path()), none);
+    assert_eq!(
+        optional_fields::<PathStatus>(&path()),
+        ["lost_packets", "sent_packets"]
+    );
     assert_eq!(
         optional_fields::<AgentRow>(&agent()),
         [
@@ -105,7 +122,10 @@ fn each_answer_has_its_fields_and_a_node_of_before_may_lack_the_later_ones() {
             "version"
         ]
     );
-    assert_eq!(optional_fields::<HubState>(&hub()), ["error"]);
+    assert_eq!(
+        optional_fields::<HubState>(&hub()),
+        ["answer_us", "error", "heard_s"]
+    );
     assert_eq!(
         optional_fields::<TrustedPeer>(&trusted()),
         ["named_by", "offer"]

@@ -298,6 +298,17 @@ pub struct UnreadBytes {
     pub read: u64,
 }
 
+/// What was sent on one path, without the search for its largest packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PathCounters {
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
+    /// Pieces of streams sent.
+    pub sent_pieces: u64,
+}
+
 /// What a connection has moved, and over what.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionStats {
@@ -314,6 +325,8 @@ pub struct ConnectionStats {
     pub sent_pieces: u64,
     /// Datagrams received from the network on any path, to tell a live peer from a silent one.
     pub received_packets: u64,
+    /// What was sent on the path in use alone, where the carrier has paths.
+    pub path: PathCounters,
     /// Smoothed round-trip time of the path in use, where the carrier measures one.
     pub rtt: Option<std::time::Duration>,
     /// The far end of the path in use: a socket address or a relay URL; empty if unknown.

@@ -23,8 +23,8 @@ use iroh::{
 };
 
 use super::{
-    ConnectionError, ConnectionLimits, ConnectionStats, DatagramError, ReadError, ReadWaiting,
-    ReadWaitingKind, UnreadBytes, WriteError,
+    ConnectionError, ConnectionLimits, ConnectionStats, DatagramError, PathCounters, ReadError,
+    ReadWaiting, ReadWaitingKind, UnreadBytes, WriteError,
     budget::PeerAccount,
     early::{EngineHandle, FirstFlightStream},
     unacknowledged::UnacknowledgedBytes,
@@ -252,6 +252,12 @@ impl QuicConnection {
         let paths = full.paths();
         if let Some(path) = paths.iter().find(|path| path.is_selected()) {
             stats.rtt = Some(path.rtt()).filter(|rtt| *rtt > Duration::ZERO);
+            let on_path = path.stats();
+            stats.path = PathCounters {
+                sent_packets: on_path.sent_packets - on_path.sent_plpmtud_probes,
+                lost_packets: on_path.lost_packets - on_path.lost_plpmtud_probes,
+                sent_pieces: on_path.frame_tx.stream,
+            };
             stats.relayed = path.is_relay();
             stats.remote = match path.remote_addr() {
                 TransportAddr::Ip(addr) => addr.to_string(),

@@ -13,7 +13,7 @@ pub struct InForce {
     pub setting: String,
     /// The value as written in the file; `none` where there is none.
     pub value: String,
-    /// `default`, `file`, `flag`, or `engine: …` with what fixes it.
+    /// `default`, `host`, `file`, `flag`, or `engine: …` with what fixes it.
     pub why: String,
 }
 
@@ -23,6 +23,8 @@ pub enum ValueOrigin {
     /// Nobody chose it.
     #[default]
     Default,
+    /// Nobody chose it, so it follows the machine: the name of the host.
+    Host,
     /// `hail.kdl`.
     File,
     /// The command line.
@@ -33,6 +35,7 @@ impl ValueOrigin {
     const fn name(self) -> &'static str {
         match self {
             Self::Default => "default",
+            Self::Host => "host",
             Self::File => "file",
             Self::Flag => "flag",
         }
@@ -60,7 +63,7 @@ impl ValueOrigins {
         }
     }
 
-    fn of(&self, path: &str) -> ValueOrigin {
+    pub(super) fn of(&self, path: &str) -> ValueOrigin {
         self.0.get(path).copied().unwrap_or_default()
     }
 }

@@ -29,6 +29,7 @@ mod sections;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod written;
 
 use std::{
     fmt::{self, Write as _},
@@ -48,6 +49,7 @@ pub use sections::{
     LimitSettings, ListenSettings, LogLevel, LogSettings, NodeSettings, PeerSettings,
 };
 pub use settings::SETTINGS;
+pub use written::WrittenSettings;
 
 pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, SettingRow};
 

@@ -87,7 +87,7 @@ async fn dial_additional(node: Arc<NodeInner>, id: NodeId, carrier: Carrier) -> 
     } else {
         dial::dial_tcp(&node, id, &places.tcp, carrier).await
     };
-    let connection = connection.map_err(|reason| unreachable(id, &reason))?;
+    let connection = connection.map_err(|reason| unreachable(&node, id, &reason))?;
     let hello = Hello {
         additional: true,
         ..node.hello()
@@ -99,7 +99,7 @@ async fn dial_additional(node: Arc<NodeInner>, id: NodeId, carrier: Carrier) -> 
     }
     match up_additional(&node, id, &session, true) {
         true => Ok(()),
-        false => Err(unreachable(id, "there is no tunnel to it any more")),
+        false => Err(unreachable(&node, id, "there is no tunnel to it any more")),
     }
 }
 

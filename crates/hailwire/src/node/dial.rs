@@ -62,7 +62,7 @@ pub(super) async fn dial_at(
     let order = dial_order(carrier, udp, tcp, node.peers.worked(id));
     if order.is_empty() {
         let reason = format!("no address of it is known for carrier `{}`", carrier.name());
-        return Err(unreachable(id, &reason));
+        return Err(unreachable(node, id, &reason));
     }
     let start = |transport| {
         let (node, places) = (node.clone(), places.clone());
@@ -72,7 +72,7 @@ pub(super) async fn dial_at(
         }
     };
     let raced = run_race(order, node.config().connection_attempt_delay, start).await;
-    let ((transport, session), mut others) = raced.map_err(|why| all_failed(id, why))?;
+    let ((transport, session), mut others) = raced.map_err(|why| all_failed(node, id, why))?;
     node.peers.note_worked(id, transport);
     if transport == Transport::Tcp {
         // QUIC may come up after all, as the peer's second tunnel.
@@ -93,14 +93,14 @@ pub(super) async fn dial_by(
         Transport::Udp => {
             let early = node.config().quic.zero_rtt && node.trust.is_trusted(id);
             let dial = Box::pin(overlay::dial(&node.sockets.endpoint, id, places, early)).await;
-            match dial.map_err(|reason| unreachable(id, &reason))? {
+            match dial.map_err(|reason| unreachable(node, id, &reason))? {
                 ReachedNode::Full(connection) => quic_connection(node, connection),
                 ReachedNode::Early(early) => return dial_early(node, id, early).await,
             }
         }
         Transport::Tcp => {
             let dial = dial_tcp(node, id, &places.tcp, carrier).await;
-            dial.map_err(|reason| unreachable(id, &reason))?
+            dial.map_err(|reason| unreachable(node, id, &reason))?
         }
     };
     let session = tunnel::start_session(node, id, connection, true);
@@ -145,10 +145,10 @@ async fn dial_early(
     let early_session = node.peers.early.admit(id, &session);
     let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
         Ok(Ok(taken)) => taken,
-        Ok(Err(reason)) => return Err(unreachable(id, &reason)),
+        Ok(Err(reason)) => return Err(unreachable(node, id, &reason)),
         Err(_) => {
             session.close(Code::Unavailable, "the peer did not answer");
-            return Err(unreachable(id, "no answer to a resumed handshake"));
+            return Err(unreachable(node, id, &overlay::no_answer()));
         }
     };
     tracing::debug!(peer = %id, taken, "resumed, with a first flight");
@@ -254,12 +254,18 @@ where
     }
 }
 
-fn all_failed(id: NodeId, mut reasons: Vec<Status>) -> Status {
+/// What came of all attempts, in one error that names the peer once.
+fn all_failed(node: &NodeInner, id: NodeId, mut reasons: Vec<Status>) -> Status {
     if reasons.len() == 1
         && let Some(only) = reasons.pop()
     {
         return only;
     }
-    let texts: Vec<String> = reasons.into_iter().map(|status| status.message).collect();
-    unreachable(id, &texts.join("; "))
+    let named = unreachable(node, id, "").message;
+    let mut texts: Vec<&str> = Vec::new();
+    for status in &reasons {
+        let text = status.message.strip_prefix(&named);
+        texts.push(text.unwrap_or(&status.message));
+    }
+    unreachable(node, id, &texts.join("; "))
 }

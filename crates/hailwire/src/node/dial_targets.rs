@@ -36,7 +36,7 @@ impl DialTargets {
         }
     }
 
-    async fn local_networks(&self) -> Arc<LocalNetworks> {
+    pub(super) async fn local_networks(&self) -> Arc<LocalNetworks> {
         let known = self
             .here
             .lock()

@@ -25,10 +25,12 @@ use hailwire_wire::{
     ticket::HubTicket,
 };
 use iroh::{RelayConfig, RelayUrl, Watcher};
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{
-    NodeInner, StoreError, listen, now_unix, sockets,
+    NodeInner, StoreError, listen,
+    manage::micros,
+    now_unix, sockets,
     store::{HubRow, NodeStore, TrustOrigin},
     trust::{NewPeer, store_status},
 };
@@ -75,6 +77,10 @@ struct HubLinkState {
     connected: bool,
     name: String,
     error: String,
+    /// When it answered last.
+    heard: Option<Instant>,
+    /// How long it took when it was asked for the status last.
+    answer: Option<Duration>,
 }
 
 impl Hubs {
@@ -191,6 +197,25 @@ impl HubLink {
         });
     }
 
+    /// Asks the hub something small, and notes how long the answer took.
+    async fn ask(&self, node: &NodeInner, patience: Duration) {
+        let begun = Instant::now();
+        let own = NodeRef::Id(node.id());
+        let asked = tokio::time::timeout(patience, self.client.lookup(&own)).await;
+        let answer = matches!(asked, Ok(Ok(_))).then(|| begun.elapsed());
+        {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.answer = answer;
+            if answer.is_some() {
+                state.heard = Some(Instant::now());
+            }
+        }
+        if let Ok(Err(error)) = asked {
+            self.failed(&error);
+            node.hubs.publish();
+        }
+    }
+
     /// Whether the last exchange with it succeeded.
     pub(super) fn is_connected(&self) -> bool {
         self.state().connected
@@ -229,9 +254,12 @@ pub(super) async fn run(node: Arc<NodeInner>) {
     }
     let mut addresses = node.sockets.endpoint.watch_addr();
     let mut grants = node.trust.changes();
+    // Its connection to a relay ends as soon as a hub does, long before a record is due.
+    let mut relays = node.sockets.endpoint.home_relay_status();
     loop {
         tokio::select! {
             updated = addresses.updated() => if updated.is_err() { return },
+            updated = relays.updated() => if updated.is_err() { return },
             // To whom the agents are shown has changed. The sender lives in the node.
             changed = grants.changed() => if changed.is_err() { return },
         }
@@ -287,18 +315,32 @@ pub(super) async fn join_hub(
     })
 }
 
+/// Asks all hubs how they are, each for so long at most.
+pub(super) async fn ask_all(node: &Arc<NodeInner>, patience: Duration) {
+    let mut asked = JoinSet::new();
+    for hub in node.hubs.all() {
+        let node = node.clone();
+        asked.spawn(async move { hub.ask(&node, patience).await });
+    }
+    while asked.join_next().await.is_some() {}
+}
+
 pub(super) fn hub_states(node: &NodeInner) -> Vec<admin::HubState> {
     let state = |hub: Arc<HubLink>| {
         let HubLinkState {
             connected,
             name,
             error,
+            heard,
+            answer,
         } = hub.state();
         admin::HubState {
             url: hub.row.url.clone(),
             connected,
             name,
             error,
+            answer_us: answer.map(micros),
+            heard_s: heard.map(|heard| heard.elapsed().as_secs()),
         }
     };
     node.hubs.all().into_iter().map(state).collect()
@@ -323,7 +365,12 @@ pub(super) async fn candidates_at_hubs(
     } else {
         QUICK_LOOKUP
     };
+    let known = !candidates.is_empty();
     for hub in node.hubs.all() {
+        if known && !hub.is_connected() {
+            // A hub that is away would only hold the dial up.
+            continue;
+        }
         let who = NodeRef::Id(id);
         let lookup = hub.client.lookup(&who);
         let Ok(Ok(Some(found))) = tokio::time::timeout(patience, lookup).await else {
@@ -445,6 +492,8 @@ async fn register(node: &NodeInner, hub: &HubLink) -> Result<(), HubError> {
         connected: true,
         name: held,
         error,
+        heard: Some(Instant::now()),
+        ..hub.state()
     });
     Ok(())
 }
@@ -623,7 +672,7 @@ mod tests {
         hub.set_state(HubLinkState {
             connected: true,
             name: "desk".to_owned(),
-            error: String::new(),
+            ..HubLinkState::default()
         });
         assert!(hub.is_connected());
         let refused = std::io::Error::other("nobody listens");
@@ -632,6 +681,7 @@ mod tests {
             connected,
             name,
             error,
+            ..
         } = hub.state();
         assert_eq!((connected, &name[..]), (false, "desk"));
         assert_eq!(error, "the hub cannot be reached: nobody listens");

@@ -6,7 +6,6 @@ use hailwire_core::{
     dial_address::AddressOrigin,
     grants::{Grant, GrantTerms, stated},
     names::NamedBy,
-    peer_table::TunnelView,
     pending::PendingPeer,
     routing::{CallOrigin, requested_carrier},
 };
@@ -19,11 +18,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     NodeInner, hubs, join,
     join::{said_names, texts},
-    listen, now_unix, offers,
+    now_unix, offers,
     registry::MemberTarget,
     requested_dials, resolve,
     router::{self, RouteProgress},
-    sockets,
+    sockets, status,
     store::{TrustOrigin, TrustRow},
     trust::{NewPeer, store_status},
     tunnel,
@@ -31,7 +30,6 @@ use super::{
 use crate::{
     admin::{self, AgentRow, AgentsQuery, BareCalls, method},
     agent::{Request, Response, SharedHandler},
-    carrier::ConnectionStats,
     config::Carrier,
     session::{Session, deadline_exceeded},
 };
@@ -69,7 +67,9 @@ async fn manage(
     let body = request.body.bytes(MAX_REQUEST).await?;
     let name = request.header.method;
     match name.as_str() {
-        method::STATUS => json(&node_status(&node)),
+        method::STATUS => {
+            json(&status::of(&node, parse::<Option<admin::StatusRequest>>(&body)?).await)
+        }
         method::AGENTS => json(&agent_rows(&node, &parse(&body)?).await),
         method::INVITE => json(&join::invite(&node, &parse(&body)?)?),
         method::JOIN => json(&join::join(&node, parse(&body)?).await?),
@@ -133,65 +133,6 @@ async fn manage_for_peer(
     }
 }
 
-fn node_status(node: &NodeInner) -> admin::NodeStatus {
-    let (reused, made) = node.peers.reuse();
-    let own = listen::own_addresses(node);
-    admin::NodeStatus {
-        id: node.id(),
-        name: node.name().map(String::from).unwrap_or_default(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        pid: std::process::id(),
-        uptime_ms: millis(node.lifecycle.started.elapsed()),
-        rss_bytes: rss_bytes(),
-        data_dir: node.setup.data.root().display().to_string(),
-        sockets: texts(&node.sockets.endpoint.bound_sockets()),
-        tcp_sockets: texts(listen::tcp_sockets(node)),
-        addresses: texts(&own.udp),
-        tcp_addresses: texts(&own.tcp),
-        tunnels: tunnels(node),
-        agents: local_agents(node, &AgentsQuery::default()),
-        hubs: hubs::hub_states(node),
-        calls: node
-            .programs
-            .calls
-            .load(std::sync::atomic::Ordering::Relaxed),
-        reused,
-        made,
-        panics: crate::panics::contained(),
-    }
-}
-
-fn tunnels(node: &NodeInner) -> Vec<admin::TunnelStatus> {
-    let tunnel = |shown: TunnelView<Session>| {
-        let TunnelView {
-            peer,
-            first,
-            connections,
-            carries,
-            reason,
-        } = shown;
-        let each = connections.iter();
-        let stats: Vec<_> = each.map(|session| session.connection().stats()).collect();
-        let sum = |count: fn(&ConnectionStats) -> u64| stats.iter().map(count).sum();
-        admin::TunnelStatus {
-            peer,
-            name: known_as(node, peer),
-            carrier: first.connection().carrier().to_owned(),
-            carries,
-            why: reason.to_string(),
-            path: path(&first),
-            connections: u32::try_from(connections.len()).unwrap_or(u32::MAX),
-            sent_bytes: sum(|stats| stats.sent_bytes),
-            received_bytes: sum(|stats| stats.received_bytes),
-            sent_packets: sum(|stats| stats.sent_packets),
-            lost_packets: sum(|stats| stats.lost_packets),
-            in_flight: connections.iter().map(Session::in_flight).sum(),
-            up_ms: millis(first.age()),
-        }
-    };
-    node.peers.shown().into_iter().map(tunnel).collect()
-}
-
 /// What can be called: here, at connected peers, and at trusted nodes that a hub knows.
 async fn agent_rows(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
     let mut rows = local_agents(node, query);
@@ -230,7 +171,7 @@ async fn agent_rows(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
     rows
 }
 
-fn local_agents(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
+pub(super) fn local_agents(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
     let search = search(query);
     let mut rows = Vec::new();
     for (_, members) in node.registry.members() {
@@ -456,7 +397,7 @@ async fn ping_once(
         id,
         name: known_as(node, id),
         rtt_us: micros(rtt),
-        path: path(&session),
+        path: status::path(&session),
         carrier: session.connection().carrier().to_owned(),
         why,
         reused,
@@ -525,13 +466,13 @@ async fn resolved_address(
         reused: remote.is_none_or(|id| before.contains(&id)),
         resolve_us: micros(resolve),
         connect_us: micros(took - resolve),
-        path: session.as_ref().map(path).unwrap_or_default(),
+        path: session.as_ref().map(status::path).unwrap_or_default(),
         carrier: carrier.unwrap_or_default().to_owned(),
     })
 }
 
 /// The alias of a peer, or the name that it gave itself; empty for none.
-fn known_as(node: &NodeInner, id: NodeId) -> String {
+pub(super) fn known_as(node: &NodeInner, id: NodeId) -> String {
     node.trust.alias(id).map(String::from).unwrap_or_default()
 }
 
@@ -584,20 +525,6 @@ fn row(node: NodeId, node_name: String, offer: &AgentOffer) -> AgentRow {
     }
 }
 
-fn path(session: &Session) -> admin::PathStatus {
-    let stats = session.connection().stats();
-    let kind = match (stats.remote.is_empty(), stats.relayed) {
-        (true, _) => "",
-        (false, true) => "relay",
-        (false, false) => "direct",
-    };
-    admin::PathStatus {
-        kind: kind.to_owned(),
-        remote: stats.remote,
-        rtt_us: stats.rtt.map(micros).unwrap_or_default(),
-    }
-}
-
 fn search(query: &AgentsQuery) -> SearchRequest {
     SearchRequest {
         tags: query.tags.clone(),
@@ -623,22 +550,12 @@ fn json<T: Serialize>(value: &T) -> Result<Response, Status> {
     Ok(Response::new(body).content_type("application/json"))
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn micros(duration: Duration) -> u64 {
+pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Resident memory of this process, from `/proc/self/statm`; 0 where there is none.
-fn rss_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
 #[cfg(test)]

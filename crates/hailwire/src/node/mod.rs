@@ -42,11 +42,13 @@ mod measure;
 mod offers;
 mod overlay;
 mod peers;
+mod reconnect;
 mod registry;
 mod requested_dials;
 mod resolve;
 mod router;
 mod sockets;
+mod status;
 mod store;
 mod trust;
 mod tunnel;
@@ -64,6 +66,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use hailwire_core::routing::CallOrigin;
 use hailwire_wire::{
     Code, NodeId, NodeName,
     header::{ADDITIONAL_CONNECTIONS, Hello, VERSION},
@@ -189,6 +192,7 @@ impl NodeBuilder {
                 sessions: Mutex::default(),
                 spin: busy_polling::BusyPolling::new(self.config.limits.spin),
                 calls: AtomicU64::new(0),
+                calls_from_peers: AtomicU64::new(0),
             },
             lifecycle: NodeLifecycle::default(),
             setup: NodeSetup {
@@ -225,6 +229,8 @@ impl NodeBuilder {
                 listen::accept(node, listener.clone())
             }));
         }
+        // It ends when all have been dialled.
+        tasks.push(tokio::spawn(reconnect::run(inner.clone())));
         Ok(Node {
             inner,
             tasks,
@@ -375,6 +381,7 @@ pub(crate) struct LocalPrograms {
     sessions: Mutex<Vec<Session>>,
     pub(crate) spin: busy_polling::BusyPolling,
     calls: AtomicU64,
+    calls_from_peers: AtomicU64,
 }
 
 /// Since when a node runs, and whether it is about to end.
@@ -390,8 +397,11 @@ struct NodeLifecycle {
 
 impl LocalPrograms {
     /// Counts a call that enters at this node.
-    pub(crate) fn count_call(&self) {
+    pub(crate) fn count_call(&self, origin: CallOrigin) {
         self.calls.fetch_add(1, Ordering::Relaxed);
+        if let CallOrigin::Peer(_) = origin {
+            self.calls_from_peers.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn sessions(&self) -> MutexGuard<'_, Vec<Session>> {

@@ -208,6 +208,11 @@ pub(crate) fn first_window(quic: &QuicSettings) -> u32 {
 /// How long a dial may take before the peer counts as unreachable.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Why a dial over UDP failed that nobody answered.
+pub(super) fn no_answer() -> String {
+    format!("no answer over UDP within {} s", DIAL_TIMEOUT.as_secs())
+}
+
 /// A node that was reached over QUIC.
 pub(crate) enum ReachedNode {
     /// The handshake is complete.
@@ -266,7 +271,7 @@ async fn connecting(
 async fn in_time<T>(dial: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     tokio::time::timeout(DIAL_TIMEOUT, dial)
         .await
-        .unwrap_or_else(|_| Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())))
+        .unwrap_or_else(|_| Err(no_answer()))
 }
 
 /// Where a node may be found.

@@ -9,21 +9,23 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use hailwire_core::{
     Transport,
     carrier_choice::ChoiceReason,
+    dial_patience::UnreachablePeers,
     peer_table::{PeerAction, PeerConnection, PeerRemains, PeerTable, TunnelSize, TunnelView},
 };
-use hailwire_wire::{NodeId, Status};
+use hailwire_wire::{Code, NodeId, Status};
 use tokio::sync::watch;
 
 use super::{
     accounts::PeerAccounts, early_sessions::EarlySessions, offers::OfferLists,
     requested_dials::RequestedDials, tunnel::UntrustedPeers,
 };
-use crate::{carrier::CarrierConnection, config::Carrier, session::Session};
+use crate::{carrier::CarrierConnection, clock, config::Carrier, session::Session};
 
 /// The outcome of a dial, once there is one.
 pub(super) type DialOutcome = Option<Result<Session, Status>>;
@@ -48,6 +50,7 @@ struct PeersState {
     table: PeerTable<Session>,
     /// Dials of peers that have no tunnel.
     dials: HashMap<NodeId, watch::Receiver<DialOutcome>>,
+    unreachable: UnreachablePeers,
     /// Who is told how the size of a tunnel changes; gone with the tunnel.
     sizes: HashMap<(NodeId, Transport), watch::Sender<TunnelSize>>,
 }
@@ -128,6 +131,7 @@ impl Peers {
             state: Mutex::new(PeersState {
                 table: PeerTable::new(me),
                 dials: HashMap::new(),
+                unreachable: UnreachablePeers::default(),
                 sizes: HashMap::new(),
             }),
             lists: OfferLists::new(),
@@ -236,6 +240,7 @@ impl Peers {
     ) -> bool {
         let mut state = self.lock();
         state.dials.remove(&id);
+        state.unreachable.handle_connected(id);
         let entered = state.table.handle_connected(id, session, dialled, only);
         state.act();
         drop(state);
@@ -286,8 +291,22 @@ impl Peers {
     }
 
     /// Forgets a dial that failed.
-    pub(crate) fn failed(&self, id: NodeId) {
+    pub(crate) fn failed(&self, id: NodeId, why: &Status) {
         self.lock().dials.remove(&id);
+        if why.code == Code::Unavailable {
+            self.fell_silent(id);
+        }
+    }
+
+    /// Remembers that the peer did not answer.
+    pub(crate) fn fell_silent(&self, id: NodeId) {
+        self.lock().unreachable.handle_failure(clock::now(), id);
+    }
+
+    /// For how long a peer has not answered, where callers are to wait for it briefly
+    /// ([`hailwire_core::dial_patience`] decides).
+    pub(crate) fn unreachable_for(&self, id: NodeId) -> Option<Duration> {
+        self.lock().unreachable.unreachable_for(clock::now(), id)
     }
 
     /// Which transport takes new calls by what was decided last.
@@ -403,7 +422,7 @@ mod tests {
         tell.send(Some(Err(away.clone()))).unwrap();
         let told = told.wait_for(Option::is_some).await.unwrap().clone();
         assert_eq!(told.unwrap().unwrap_err(), away);
-        peers.failed(key(2));
+        peers.failed(key(2), &Status::new(Code::Unavailable, "away"));
         let ConnectStep::Dial(given_up) = connect() else {
             panic!("it failed, and is tried anew");
         };

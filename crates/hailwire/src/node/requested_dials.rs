@@ -46,7 +46,7 @@ pub(super) async fn tunnel_over(
         return Ok((session, true));
     }
     let mut outcome = dial_requested(node, id, carrier);
-    let gone = || unreachable(id, "the attempt was given up");
+    let gone = || unreachable(node, id, "the attempt was given up");
     let dialled = outcome.wait_for(Option::is_some).await;
     let dialled = dialled.ok().and_then(|outcome| outcome.clone());
     Ok((dialled.ok_or_else(gone)??, false))
@@ -88,13 +88,13 @@ async fn dial_over(node: &Arc<NodeInner>, id: NodeId, carrier: Carrier) -> Resul
         Transport::Tcp => places.tcp.is_empty(),
     };
     if missing {
-        return Err(no_place(id, carrier, transport));
+        return Err(no_place(node, id, carrier, transport));
     }
     dial::dial_by(node, id, &places, transport, carrier).await
 }
 
-fn no_place(id: NodeId, carrier: Carrier, transport: Transport) -> Status {
-    let (node, carrier) = (id.short(), carrier.name());
+fn no_place(node: &NodeInner, id: NodeId, carrier: Carrier, transport: Transport) -> Status {
+    let (node, carrier) = (node.trust.label(id), carrier.name());
     let (what, hint) = match transport {
         Transport::Tcp => (
             format!(

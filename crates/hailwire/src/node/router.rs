@@ -218,7 +218,7 @@ pub(crate) fn place<'a>(
             picked: None,
         }));
     }
-    node.programs.count_call();
+    node.programs.count_call(origin);
     let progress = route(node, header, origin, deadline);
     // It was for this node.
     header.carrier.clear();

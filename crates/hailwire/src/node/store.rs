@@ -112,6 +112,7 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS hub (
         url TEXT PRIMARY KEY, key BLOB, relay TEXT, discovery_port INTEGER,
         trust_members INTEGER NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS connected (id BLOB PRIMARY KEY, at INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 ";
 
@@ -309,6 +310,32 @@ impl NodeStore {
                 hub.trust_members,
             ],
         )
+    }
+
+    /// Notes that there is a tunnel to a peer since this unix time.
+    pub(crate) fn put_connected(&self, id: NodeId, since: u64) -> Result<(), StoreError> {
+        self.execute_loosely(
+            "INSERT OR REPLACE INTO connected VALUES (?1, ?2)",
+            params![id.as_bytes(), since.cast_signed()],
+        )
+    }
+
+    pub(crate) fn forget_connected(&self, id: NodeId) -> Result<(), StoreError> {
+        self.execute_loosely("DELETE FROM connected WHERE id = ?1", [id.as_bytes()])
+    }
+
+    /// Peers to which there was a tunnel when the node ended, the newest `most` of them; none of them is noted any more.
+    pub(crate) fn take_connected(&self, most: u32) -> Result<Vec<NodeId>, StoreError> {
+        let connection = self.lock();
+        let together = connection.unchecked_transaction()?;
+        let sql = "SELECT id FROM connected ORDER BY at DESC, id LIMIT ?1";
+        let ids = together
+            .prepare_cached(sql)?
+            .query_map([most], |row| Ok(NodeId::from_bytes(row.get(0)?)))?
+            .collect::<Result<_, _>>()?;
+        run(&together, "DELETE FROM connected", [])?;
+        together.commit()?;
+        Ok(ids)
     }
 
     pub(crate) fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {

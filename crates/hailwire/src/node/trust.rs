@@ -232,6 +232,14 @@ impl TrustStore {
         self.read().rows.get(&id).and_then(|row| row.alias.clone())
     }
 
+    /// A peer as messages call it: by its alias and its short key, or by its short key alone.
+    pub(crate) fn label(&self, id: NodeId) -> String {
+        match self.alias(id) {
+            Some(alias) => format!("`{alias}` ({})", id.short()),
+            None => id.short(),
+        }
+    }
+
     /// The trusted peer that a reference means: by key, or by alias.
     pub(crate) fn find(&self, who: &NodeRef) -> Option<NodeId> {
         let peers = self.read();

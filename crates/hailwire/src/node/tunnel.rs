@@ -11,6 +11,7 @@ use hailwire_core::{
     RemoteSource, Transport,
     admission::AdmissionShares,
     dial_address::{AddressCandidates, AddressOrigin},
+    dial_patience::SHORT_PATIENCE,
     grants::{Grant, takes_bare},
     liveness::{BusyConnection, LivenessAction, LivenessMonitor},
     peer_table::{PeerConnection, PeerRemains},
@@ -20,13 +21,16 @@ use hailwire_wire::{
     AgentName, Code, NodeId, Status, directory::SearchRequest, header::Hello, record::NodeRecord,
 };
 use iroh::endpoint::IncomingAddr;
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
 
 use super::{
     NodeInner, additional, dial, dial_targets, hubs, offers,
     overlay::{self, NodeAddresses},
-    peers::ConnectStep,
-    requested_dials,
+    peers::{ConnectStep, DialOutcome},
+    reconnect, requested_dials,
     router::NodeDispatcher,
     store::TrustRow,
 };
@@ -95,31 +99,43 @@ impl UntrustedPeers {
 ///
 /// `unavailable` when the peer cannot be reached, `permission_denied` when it is not trusted.
 pub(crate) async fn tunnel_to(node: &Arc<NodeInner>, id: NodeId) -> Result<Session, Status> {
-    match node.peers.connect(id, dial::carrier_for(node, id)) {
-        ConnectStep::Up(session) => Ok(session),
-        ConnectStep::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome
-                .clone()
-                .unwrap_or_else(|| Err(unreachable(id, "it was given up"))),
-            Err(_) => Err(unreachable(id, "the attempt was given up")),
-        },
+    let mut outcome = match node.peers.connect(id, dial::carrier_for(node, id)) {
+        ConnectStep::Up(session) => return Ok(session),
+        ConnectStep::Wait(outcome) => outcome,
         ConnectStep::Dial(tell) => {
-            // In a task of its own, so that a caller who gives up does not undo the work that
-            // others wait for.
-            let node = node.clone();
-            let dial = tokio::spawn(async move {
-                let outcome = dial_peer(&node, id).await;
-                if outcome.is_err() {
-                    node.peers.failed(id);
-                }
-                // Nobody else may be waiting.
-                let _ = tell.send(Some(outcome.clone()));
-                outcome
-            });
-            dial.await
-                .unwrap_or_else(|_| Err(unreachable(id, "the attempt failed")))
+            let outcome = tell.subscribe();
+            // In a task of its own, so that a caller who gives up does not undo the work that others wait for.
+            tokio::spawn(dial_and_tell(node.clone(), id, tell));
+            outcome
         }
+    };
+    let dialled = async {
+        match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            Err(_) => None,
+        }
+        .unwrap_or_else(|| Err(unreachable(node, id, "the attempt was given up")))
+    };
+    let Some(silent) = node.peers.unreachable_for(id) else {
+        return dialled.await;
+    };
+    // The dial goes on without this caller.
+    let dialled = tokio::time::timeout(SHORT_PATIENCE, dialled).await;
+    dialled.unwrap_or_else(|_| {
+        let silent = (silent + SHORT_PATIENCE).as_secs();
+        let reason = format!("it has not answered for {silent} s");
+        Err(unreachable(node, id, &reason))
+    })
+}
+
+/// Dials a peer, and tells those who wait for it what came of it.
+async fn dial_and_tell(node: Arc<NodeInner>, id: NodeId, tell: watch::Sender<DialOutcome>) {
+    let outcome = dial_peer(&node, id).await;
+    if let Err(why) = &outcome {
+        node.peers.failed(id, why);
     }
+    // Nobody may be waiting any more.
+    let _ = tell.send(Some(outcome));
 }
 
 /// As [`tunnel_to`] for a call, over the `carrier` that it asks for. It is counted by whether it found one, and need not wait for
@@ -140,10 +156,12 @@ pub(super) async fn tunnel_for_call(
         return Ok(session);
     }
     node.peers.count(false);
+    // What leaves with the first packet waits for as long as the dial takes.
+    let first_flight = twice && node.peers.unreachable_for(id).is_none();
     tokio::select! {
         biased;
         tunnel = tunnel_to(node, id) => tunnel,
-        early = node.peers.early.wait(id, twice) => Ok(early),
+        early = node.peers.early.wait(id, first_flight) => Ok(early),
     }
 }
 
@@ -166,7 +184,7 @@ async fn dial_peer(node: &Arc<NodeInner>, id: NodeId) -> Result<Session, Status>
     let places = places(node, id).await;
     if places.is_empty() {
         let reason = "no address of it is known that can be reached from this network";
-        return Err(unreachable(id, reason));
+        return Err(unreachable(node, id, reason));
     }
     let session = dial::dial_at(node, id, &places).await?;
     // A peer that dialled at the same time may have won.
@@ -266,6 +284,7 @@ pub(super) fn up(node: &Arc<NodeInner>, id: NodeId, session: &Session, dialled: 
         return;
     }
     node.peers.untrusted.welcomed.notify_waiters();
+    reconnect::note_connected(node, id);
     let carrier = session.connection().carrier();
     tracing::info!(peer = %id, carrier, dialled, "tunnel up");
     session.send_offers(offers::offers_to(node, id));
@@ -540,6 +559,7 @@ pub(super) async fn look_after(node: Arc<NodeInner>, id: NodeId, session: Sessio
         tracing::info!(peer = %id, "tunnel down");
         if !node.peers.has(id) {
             node.peers.lists.forget(id);
+            reconnect::note_disconnected(&node, id);
         }
         node.registry.clear_offers(id);
     }
@@ -617,6 +637,9 @@ fn act_on_silence(
         LivenessAction::Close(key) => {
             if let Some((peer, session)) = busy.get(&key) {
                 tracing::warn!(%peer, "no sign of life with calls in flight");
+                if node.peers.up(*peer).is_none_or(|up| up.is(session)) {
+                    node.peers.fell_silent(*peer);
+                }
                 session.close(Code::Unavailable, "the peer gives no sign of life");
             }
         }
@@ -631,10 +654,11 @@ async fn redial_silent(node: Arc<NodeInner>, id: NodeId) {
     }
 }
 
-pub(super) fn unreachable(id: NodeId, reason: &str) -> Status {
+pub(super) fn unreachable(node: &NodeInner, id: NodeId, reason: &str) -> Status {
+    let peer = node.trust.label(id);
     Status::new(
         Code::Unavailable,
-        format!("node {} cannot be reached: {reason}", id.short()),
+        format!("node {peer} cannot be reached: {reason}"),
     )
     .with_hint(
         "see that it is up (`hail status` there) and that UDP passes, or let it listen on TCP \

@@ -9,7 +9,7 @@ mod serve;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use hailwire_terminal::{
     failure::CommandFailure,
     global::ProcessSurroundings,
@@ -24,7 +24,7 @@ use plan::{Action, Plan};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli: args::Cli = runtime::parse();
     let around = ProcessSurroundings::of_process();
     let output = cli.global.output(&around);
     runtime::end(plan::plan(cli, &around).and_then(run), output)

@@ -8,7 +8,6 @@ mod plan;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use hailwire_terminal::{global::ProcessSurroundings, runtime};
 
 /// The allocator of `hail`, so that a node measured here behaves as one there.
@@ -16,7 +15,7 @@ use hailwire_terminal::{global::ProcessSurroundings, runtime};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli: args::Cli = runtime::parse();
     let around = ProcessSurroundings::of_process();
     let output = cli.global.output(&around);
     let done = plan::plan(cli, &around).and_then(commands::run);

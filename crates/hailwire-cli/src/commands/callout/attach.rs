@@ -68,7 +68,7 @@ async fn offered_until_stopped(
     let done = tokio::select! {
         done = offered(run, name, socket) => done,
         failed = keep => Err(failed),
-        asked = stop.asked() => asked.end(),
+        _ = stop.asked() => Ok(()),
     };
     // No process outlives this one.
     reaper.finish().await;

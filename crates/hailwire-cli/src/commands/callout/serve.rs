@@ -56,7 +56,7 @@ pub(in crate::commands) async fn run(
     loop {
         let asked;
         tokio::select! {
-            asked = stop.asked() => return asked.end(),
+            _ = stop.asked() => return Ok(()),
             failed = listening.failed() => return Err(failed),
             _ = hang_up.recv() => asked = true,
             _ = looks.tick() => asked = false,

@@ -201,7 +201,7 @@ fn for_people(run: &CommandContext, report: &TestReport) -> String {
             took.join(", "),
         ]);
     }
-    let mut out = table.render(run.output.colour);
+    let mut out = table.render(run.output);
     out.push_str(&report.summary());
     out
 }

@@ -71,7 +71,7 @@ pub(super) async fn run(run: &CommandContext, demo: &DemoArgs) -> Result<(), Com
     let (mut summary, failure) = done?;
     summary.data_dir = kept.map_or_else(String::new, |folder| folder.display().to_string());
     run.output
-        .value(&summary, |summary| summary.for_people(run.output.colour))?;
+        .value(&summary, |summary| summary.for_people(run.output))?;
     failure.map_or(Ok(()), Err)
 }
 

@@ -135,6 +135,7 @@ impl DemoOrchestrator<'_> {
                 kind,
                 remote,
                 rtt_us,
+                ..
             } = &tunnel.path;
             self.paths[number] = format!("{kind} {remote}");
             if *rtt_us > 0 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hailwire_terminal::{table::TextTable, text};
+use hailwire_terminal::{output::Output, table::TextTable, text};
 use serde::Serialize;
 
 use super::{
@@ -123,7 +123,7 @@ pub(super) fn table(rows: &[AgentSummary]) -> TextTable {
 
 impl DemoSummary {
     /// The whole summary, for people.
-    pub(super) fn for_people(&self, colour: bool) -> String {
+    pub(super) fn for_people(&self, output: Output) -> String {
         let us = |us: u64| text::time(Duration::from_micros(us));
         let ms = |ms: u64| text::time(Duration::from_millis(ms));
         let pair = |p: TimePercentiles| format!("p50 {}, p99 {}", us(p.p50_us), us(p.p99_us));
@@ -185,7 +185,7 @@ impl DemoSummary {
                 ),
             ),
         ];
-        let mut out = table(&self.rows).render(colour);
+        let mut out = table(&self.rows).render(output);
         out.push('\n');
         for (what, value) in lines {
             out.push_str(&format!("{what:<16}  {value}\n"));

@@ -100,7 +100,8 @@ async fn a_program_asks_for_a_method_that_is_there_in_json() {
         unknown.hint
     );
     for (method, bodies) in [
-        (method::AGENTS, &["[]7", "{\"tags\": 7}"][..]),
+        (method::STATUS, &["[]7", "{\"measure\": 7}"][..]),
+        (method::AGENTS, &["[]7", "{\"tags\": 7}"]),
         (method::INVITE, &["", "{\"uses\": -1, \"expires_s\": 1}"]),
         (method::JOIN, &["", "{\"ticket\": 7}"]),
         (method::TRUST_ADD, &["", "{\"id\": \"nobody\"}"]),
@@ -118,7 +119,7 @@ async fn a_program_asks_for_a_method_that_is_there_in_json() {
         }
     }
     // What is not read does not matter, and an empty body is an empty request.
-    for method in [method::STATUS, method::TRUST_LIST, method::CONFIG] {
+    for method in [method::TRUST_LIST, method::CONFIG] {
         assert!(host.asked(method, "nonsense").await.is_ok(), "{method}");
     }
     assert_eq!(host.asked(method::AGENTS, "").await.unwrap(), "[]");

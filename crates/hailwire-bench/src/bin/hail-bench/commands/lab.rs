@@ -206,7 +206,7 @@ fn for_people(checked: &NetworkReport) -> String {
     for path in &checked.paths {
         rows(path, &mut table);
     }
-    let mut out = table.render(false);
+    let mut out = table.render(Output::default());
     for path in &checked.paths {
         for fault in &path.faults {
             let _ = writeln!(out, "{} → {}: {fault}", path.from, path.to);

@@ -112,7 +112,7 @@ async fn nobody_is_dialled_who_is_not_trusted_or_of_whom_no_address_is_known() {
     host.trust(key(8), "tower", &[]).await;
     let nowhere = tunnel_to(host.inner(), key(8)).await.unwrap_err();
     let reason = "no address of it is known that can be reached from this network";
-    assert_eq!(nowhere, unreachable(key(8), reason));
+    assert_eq!(nowhere, unreachable(host.inner(), key(8), reason));
     assert!(nowhere.hint.contains("--listen-tcp"), "{}", nowhere.hint);
 }
 
