@@ -19,6 +19,7 @@ use hailwire_terminal::{global::ProcessSurroundings, runtime};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    commands::completions::answer_shell();
     let cli: args::Cli = runtime::parse();
     let around = ProcessSurroundings::of_process();
     let output = cli.global.output(&around);

@@ -3,10 +3,12 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 use hailwire::config::Carrier;
 use hailwire_wire::{AgentName, HubUrl, NodeId, NodeName, address::AddressError};
 
 use super::duration;
+use crate::commands::completions;
 
 /// Start this machine's node
 ///
@@ -151,7 +153,7 @@ pub(crate) enum TrustCommand {
     /// Stop trusting a peer; its tunnel is closed at once
     Rm {
         /// The peer's key, alias or name
-        #[arg(value_name = "PEER")]
+        #[arg(value_name = "PEER", add = ArgValueCompleter::new(completions::peers))]
         who: String,
     },
     /// List nodes that asked to be trusted

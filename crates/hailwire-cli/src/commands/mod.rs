@@ -11,7 +11,7 @@ mod binary_to_terminal;
 mod body;
 mod call;
 mod callout;
-mod completions;
+pub(crate) mod completions;
 mod config;
 mod connect;
 mod demo;

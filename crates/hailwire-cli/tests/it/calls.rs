@@ -5,7 +5,53 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::test_nodes::{TestNodes, first_line};
+use crate::{
+    companion_programs,
+    test_nodes::{TestNodes, first_line},
+};
+
+#[test]
+fn the_shell_completes_agents_and_peers_and_errors_name_the_nearest() {
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    nodes.serve("lap", "word-count", "wc -w");
+    let data = nodes.path("desk");
+    let completed = |words: &[&str]| companion_programs::completed(&data, words);
+    // Who is called first finds what the peer offers.
+    nodes
+        .feed("desk", &["call", "word-count@lap", "-"], "a b")
+        .ok();
+    assert_eq!(completed(&["call", "wo"]), ["word-count", "word-count@lap"]);
+    assert_eq!(completed(&["ping", "l"]), ["lap"]);
+    assert_eq!(completed(&["trust", "rm", "l"]), ["lap"]);
+
+    for (args, nearest) in [
+        (
+            &["call", "wordcount", "x"][..],
+            "did you mean `word-count`?",
+        ),
+        (
+            &["send", "word-cont@lap", "x"],
+            "did you mean `word-count@lap`?",
+        ),
+        (&["ping", "lapp"], "did you mean `lap`?"),
+        (&["trust", "rm", "lapp"], "did you mean `lap`?"),
+    ] {
+        let ran = nodes.run("desk", args);
+        assert_eq!(ran.code, Some(69), "{ran:#?}");
+        assert!(ran.stderr.contains(nearest), "{ran:#?}");
+    }
+    let mistaken = nodes.run("desk", &["--json", "call"]);
+    assert_eq!(mistaken.code, Some(2));
+    let failure: serde_json::Value = serde_json::from_str(&mistaken.stderr).unwrap();
+    assert_eq!(failure["error"]["code"], "invalid_argument");
+    assert!(
+        failure["error"]["hint"]
+            .as_str()
+            .unwrap()
+            .contains("Usage: hail call")
+    );
+}
 
 #[test]
 fn a_call_reaches_a_program_on_another_node() {

@@ -35,6 +35,21 @@ fn build(program: &CompanionProgram, hail: &Path) {
     assert!(built.success(), "{} cannot be built", program.name);
 }
 
+/// What bash is offered for the last of these words, on a data folder.
+pub(crate) fn completed(data: &Path, typed: &[&str]) -> Vec<String> {
+    let mut command = Command::new(hail());
+    command
+        .env("COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", typed.len().to_string())
+        .env("_CLAP_IFS", "\n")
+        .env("HAIL_DATA", data)
+        .args(["--", "hail"])
+        .args(typed);
+    let offered = command.output().unwrap().stdout;
+    let offered = String::from_utf8_lossy(&offered).into_owned();
+    offered.lines().map(|line| line.trim().to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::symlink};
@@ -138,15 +153,18 @@ mod tests {
     fn completions_and_pages_hold_what_other_programs_do() {
         let folder = tempfile::tempdir().unwrap();
         let nowhere = Path::new("/nonexistent");
-        let (_, script, _) = ran(hail(), nowhere, &["completions", "bash"]);
-        for word in [
-            "coordination",
-            "wan-50ms",
-            "--one-by-one",
-            "--paranoia",
-            "--with",
+        for (typed, word) in [
+            (&["bench", "run", "coo"][..], "coordination"),
+            (&["bench", "run", "--network", "wan-50"], "wan-50ms"),
+            (&["bench", "siege", "--on"], "--one-by-one"),
+            (&["callout", "waf", "--par"], "--paranoia"),
+            (&["hub", "inv"], "invite"),
         ] {
-            assert!(script.contains(word), "{word} cannot be completed");
+            let offered = completed(nowhere, typed);
+            assert!(
+                offered.iter().any(|line| line == word),
+                "{typed:?}: {offered:?}"
+            );
         }
         ran(hail(), nowhere, &["man", folder.path().to_str().unwrap()]);
         let page = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();

@@ -191,7 +191,7 @@ fn a_node_starts_in_no_folder_that_is_a_link_or_another_users() {
     let args = ["up", "--listen", "127.0.0.1:0"];
     let refused = |node: &str, why: &str| {
         let ran = nodes.run(node, &args);
-        assert_eq!(ran.code, Some(73), "{ran:#?}");
+        assert_eq!(ran.code, Some(71), "{ran:#?}");
         for part in [why, "hint: "] {
             assert!(ran.stderr.contains(part), "{part}: {ran:#?}");
         }

@@ -326,15 +326,11 @@ impl NodeStore {
 
     /// Peers to which there was a tunnel when the node ended, the newest `most` of them; none of them is noted any more.
     pub(crate) fn take_connected(&self, most: u32) -> Result<Vec<NodeId>, StoreError> {
-        let connection = self.lock();
-        let together = connection.unchecked_transaction()?;
-        let sql = "SELECT id FROM connected ORDER BY at DESC, id LIMIT ?1";
-        let ids = together
-            .prepare_cached(sql)?
-            .query_map([most], |row| Ok(NodeId::from_bytes(row.get(0)?)))?
-            .collect::<Result<_, _>>()?;
-        run(&together, "DELETE FROM connected", [])?;
-        together.commit()?;
+        let sql = format!("SELECT id FROM connected ORDER BY at DESC, id LIMIT {most}");
+        let ids = self.all(&sql, |row| Ok(NodeId::from_bytes(row.get(0)?)))?;
+        if !ids.is_empty() {
+            self.execute_loosely("DELETE FROM connected", [])?;
+        }
         Ok(ids)
     }
 
