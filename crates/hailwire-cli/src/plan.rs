@@ -41,6 +41,10 @@ pub(crate) enum Action {
     Up(node::UpArgs),
     Down(admin::ShutdownRequest),
     Status,
+    Logs {
+        lines: usize,
+        follow: bool,
+    },
     Id,
     Invite(admin::InviteRequest),
     Join(JoinPlan),
@@ -203,6 +207,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             grace_ms: milliseconds(grace),
         }),
         Command::Status(_) => Action::Status,
+        Command::Logs(node::LogsArgs { follow, lines }) => Action::Logs { lines, follow },
         Command::Id(_) => Action::Id,
         Command::Invite(invite) => Action::Invite(plan_invite(invite)?),
         Command::Join(join) => Action::Join(plan_join(join, around)?),

@@ -33,6 +33,9 @@ pub struct GlobalArgs {
     /// Log more to stderr; twice for debugging, three times for every packet
     #[arg(short, long, action = clap::ArgAction::Count, global = true, help_heading = "Global options")]
     pub verbose: u8,
+    /// How to write logs: text, or json for one object on each line [default: text]
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], hide_possible_values = true, global = true, help_heading = "Global options")]
+    pub log_format: Option<String>,
     /// Never use colours [env: NO_COLOR]
     #[arg(long, global = true, help_heading = "Global options")]
     pub no_color: bool,
@@ -148,6 +151,7 @@ impl GlobalArgs {
             colour: wanted && around.stdout_is_terminal,
             colour_errors: wanted && around.stderr_is_terminal,
             progress: !self.json && around.stderr_is_terminal,
+            log_json: self.log_format.as_deref() == Some("json"),
             width: around.stdout_width,
         }
     }

@@ -11,13 +11,24 @@ use tracing_subscriber::{
 
 use crate::text;
 
-/// Starts logging from `level` on. The libraries below report their warnings, and everything at
-/// `trace`. A second start changes nothing.
-pub fn start(level: Level, colour: bool) {
-    let _ = subscriber(level, colour, std::io::stderr).try_init();
+/// How events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogStyle {
+    /// Lines of text.
+    Plain,
+    /// Lines of text in colours.
+    Coloured,
+    /// One JSON object on each line: `timestamp`, `level`, `target` and `fields`, with the `message` among them.
+    Json,
 }
 
-fn subscriber<W>(level: Level, colour: bool, writer: W) -> impl Subscriber + Send + Sync
+/// Starts logging from `level` on. The libraries below report their warnings, and everything at
+/// `trace`. A second start changes nothing.
+pub fn start(level: Level, style: LogStyle) {
+    let _ = subscriber(level, style, std::io::stderr).try_init();
+}
+
+fn subscriber<W>(level: Level, style: LogStyle, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -29,18 +40,20 @@ where
         )),
     };
     let all = level == Level::TRACE;
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(SanitizingWriter { writer, colour })
-        .with_ansi(colour)
-        .with_filter(filter_fn(move |event| all || !is_farewell(event)));
+    let lines = tracing_subscriber::fmt::layer().with_writer(SanitizingWriter { writer, style });
+    let lines = match style {
+        LogStyle::Json => lines.json().boxed(),
+        LogStyle::Plain => lines.with_ansi(false).boxed(),
+        LogStyle::Coloured => lines.with_ansi(true).boxed(),
+    };
+    let lines = lines.with_filter(filter_fn(move |event| all || !is_farewell(event)));
     tracing_subscriber::registry().with(filter).with(lines)
 }
 
 /// A writer of logs that escapes control characters: names and messages in logs come from others.
 struct SanitizingWriter<W> {
     writer: W,
-    /// Whether events are coloured.
-    colour: bool,
+    style: LogStyle,
 }
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for SanitizingWriter<W> {
@@ -49,14 +62,14 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for SanitizingWriter<W> {
     fn make_writer(&'a self) -> Self::Writer {
         SanitizingWriter {
             writer: self.writer.make_writer(),
-            colour: self.colour,
+            style: self.style,
         }
     }
 
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Self::Writer {
         SanitizingWriter {
             writer: self.writer.make_writer_for(meta),
-            colour: self.colour,
+            style: self.style,
         }
     }
 }
@@ -69,9 +82,10 @@ impl<W: io::Write> io::Write for SanitizingWriter<W> {
             Some(line) => (line, "\n"),
             None => (&*text, ""),
         };
-        let line = match self.colour {
-            true => coloured(line),
-            false => text::one_line(line),
+        let line = match self.style {
+            LogStyle::Coloured => coloured(line),
+            LogStyle::Plain => text::one_line(line),
+            LogStyle::Json => text::json(line),
         };
         self.writer.write_all((line + end).as_bytes())?;
         Ok(bytes.len())
@@ -128,7 +142,7 @@ mod tests {
     fn the_farewell_of_the_overlay_is_no_error_and_everything_else_is_reported() {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = subscriber(Level::INFO, false, move || writer.clone());
+        let subscriber = subscriber(Level::INFO, LogStyle::Plain, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             tracing::error!(target: "iroh::socket::transports::relay", "farewell");
             tracing::warn!(target: "iroh::socket::transports::relay", "one");
@@ -147,6 +161,23 @@ mod tests {
     }
 
     #[test]
+    fn an_event_is_one_json_object_whatever_is_in_it() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = subscriber(Level::INFO, LogStyle::Json, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            let peer = "a\n\u{202e}b";
+            tracing::info!(target: "hailwire", peer, "tunnel up");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert!(!text.contains('\u{202e}'), "{text:?}");
+        let event: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(event["level"], "INFO");
+        assert_eq!(event["fields"]["message"], "tunnel up");
+        assert_eq!(event["fields"]["peer"], "a\n\u{202e}b");
+    }
+
+    #[test]
     fn colours_stay_in_an_event_and_nothing_else_that_begins_with_an_escape() {
         let line = "\x1b[2mtime\x1b[0m \x1b[1;33mWARN\x1b[0m x\x1b[2Jy\x1b]0;z";
         let shown = "\x1b[2mtime\x1b[0m \x1b[1;33mWARN\x1b[0m x\u{fffd}[2Jy\u{fffd}]0;z";
@@ -157,7 +188,7 @@ mod tests {
     fn an_event_stays_one_line_and_cannot_steer_whoever_reads_it() {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = subscriber(Level::INFO, false, move || writer.clone());
+        let subscriber = subscriber(Level::INFO, LogStyle::Plain, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             let name = "a\nb\r\u{9b}2J\x1b[2J\u{202e}\u{2028}\x7f\u{200b}c";
             tracing::warn!(target: "hailwire", %name, "said {name}");

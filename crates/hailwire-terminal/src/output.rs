@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::{failure::CommandFailure, table::TextTable, text};
+use crate::{failure::CommandFailure, log::LogStyle, table::TextTable, text};
 
 /// How this run prints. Cheap to copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,11 +17,23 @@ pub struct Output {
     pub colour_errors: bool,
     /// Whether stderr is a terminal, so that progress may be drawn.
     pub progress: bool,
+    /// Whether events are logged as JSON.
+    pub log_json: bool,
     /// Columns of the terminal on stdout; none where stdout is no terminal, and tables are as wide as they are.
     pub width: Option<usize>,
 }
 
 impl Output {
+    /// How events are logged.
+    #[must_use]
+    pub fn log_style(self) -> LogStyle {
+        match (self.log_json, self.colour_errors) {
+            (true, _) => LogStyle::Json,
+            (false, true) => LogStyle::Coloured,
+            (false, false) => LogStyle::Plain,
+        }
+    }
+
     /// Prints `value` as JSON, or as the text that `people` makes of it. Control characters in it are escaped.
     pub fn value<T: Serialize>(
         self,

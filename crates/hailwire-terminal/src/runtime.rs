@@ -64,7 +64,7 @@ pub fn on_one_core(
     command: impl Future<Output = Result<(), CommandFailure>>,
 ) -> Result<(), CommandFailure> {
     if let Some(level) = common.log {
-        log::start(level, common.output.colour_errors);
+        log::start(level, common.output.log_style());
     }
     block_on(Builder::new_current_thread(), command)
 }

@@ -136,6 +136,7 @@ mod tests {
         colour: false,
         colour_errors: false,
         progress: false,
+        log_json: false,
         width: None,
     };
 

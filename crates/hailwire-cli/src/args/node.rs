@@ -58,6 +58,17 @@ pub(crate) struct DownArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {}
 
+/// Print what a node in the background has logged
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Go on with what is added, until Ctrl-C
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Lines from the end of the log to begin with
+    #[arg(short = 'n', long, value_name = "N", default_value = "100")]
+    pub(crate) lines: usize,
+}
+
 /// Print the node's key, which is its name in the network
 #[derive(Debug, Args)]
 pub(crate) struct IdArgs {}

@@ -146,6 +146,7 @@ mod tests {
                 colour: false,
                 colour_errors: false,
                 progress: false,
+                log_json: false,
                 width: None,
             },
             data: DataDir::new("/d"),

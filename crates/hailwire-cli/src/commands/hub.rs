@@ -12,7 +12,7 @@ use super::CommandContext;
 
 /// Runs the hub until SIGTERM or Ctrl-C.
 pub(super) async fn run(run: &CommandContext, config: HubConfig) -> Result<(), CommandFailure> {
-    log::start(run.log.unwrap_or(Level::INFO), run.output.colour_errors);
+    log::start(run.log.unwrap_or(Level::INFO), run.output.log_style());
     let mut stop = StopSignals::new()?;
 
     let hub = Hub::start(config)

@@ -23,6 +23,7 @@ mod id;
 mod invite;
 mod join;
 mod kept_settings;
+mod logs;
 mod man;
 mod offered_agent;
 mod peers;
@@ -90,6 +91,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Up(up) => on_one_core(common, up::run(run, up)),
         Action::Down(request) => short(common, down::run(run, request)),
         Action::Status => short(common, status::run(run)),
+        Action::Logs { lines, follow } => on_one_core(common, logs::run(run, lines, follow)),
         Action::Invite(request) => short(common, invite::run(run, request)),
         Action::Join(join) => short(common, join::run(run, join)),
         Action::TrustList => short(common, trust::list(run)),

@@ -135,6 +135,7 @@ mod tests {
             colour: false,
             colour_errors: false,
             progress: false,
+            log_json: false,
             width: None,
         }
     }

@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use hailwire::{
     Code, Config, Node, StartError,
-    config::{LimitSettings, LogLevel, ValueOrigin},
+    config::{LimitSettings, LogFormat, LogLevel, ValueOrigin},
 };
-use hailwire_terminal::{failure::CommandFailure, log, stop::StopSignals, text};
+use hailwire_terminal::{
+    failure::CommandFailure,
+    log::{self, LogStyle},
+    stop::StopSignals,
+    text,
+};
 use hailwire_wire::{NodeName, limits};
 use serde::Serialize;
 use tracing::Level;
@@ -59,10 +64,11 @@ pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandF
         let _ = rustix::process::setsid();
     }
     let config = effective(config::load(run)?, &up, host_name());
-    log::start(
-        run.log.unwrap_or(level(config.log.level)),
-        run.output.colour_errors,
-    );
+    let style = match config.log.format {
+        LogFormat::Json => LogStyle::Json,
+        LogFormat::Text => run.output.log_style(),
+    };
+    log::start(run.log.unwrap_or(level(config.log.level)), style);
     let LimitSettings { grace, .. } = config.limits;
 
     let mut stop = StopSignals::new()?;

@@ -127,6 +127,46 @@ fn a_node_in_the_foreground_ends_with_sigterm() {
 }
 
 #[test]
+fn the_log_of_a_node_is_shown_and_followed_in_the_format_that_its_file_says() {
+    let mut nodes = TestNodes::new();
+    std::fs::create_dir(nodes.path("desk")).unwrap();
+    std::fs::write(
+        nodes.path("desk").join("hail.kdl"),
+        "log { format \"json\" }",
+    )
+    .unwrap();
+    let none = nodes.run("desk", &["logs"]);
+    assert_eq!(none.code, Some(69), "{none:#?}");
+    assert!(none.stderr.contains("hail up -d"), "{none:#?}");
+
+    nodes.trusted_pair("desk", "lap");
+    nodes.run("desk", &["ping", "lap", "-c", "1"]).ok();
+    let shown = nodes.run("desk", &["logs"]).ok().stdout;
+    let events = shown.lines().map(serde_json::from_str::<serde_json::Value>);
+    let events: Vec<_> = events.map(Result::unwrap).collect();
+    let says = |what: &str| {
+        events
+            .iter()
+            .any(|event| event["fields"]["message"] == what)
+    };
+    assert!(says("tunnel up"), "{shown}");
+
+    let mut command = nodes.hail("desk", &["logs", "-f", "-n", "0"]);
+    let mut follower = command.stdout(Stdio::piped()).spawn().unwrap();
+    nodes.run("desk", &["trust", "rm", "lap"]).ok();
+    let line = first_line(&mut follower);
+    assert!(line.contains("tunnel down"), "{line}");
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &follower.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(follower.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn a_port_in_use_is_told_with_its_hint() {
     let nodes = TestNodes::new();
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

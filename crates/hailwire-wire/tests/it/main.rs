@@ -6,6 +6,7 @@
 )]
 
 mod dependencies;
+mod errors;
 mod files;
 mod hostile;
 #[path = "../../../../fuzz/src/kept.rs"]

@@ -131,6 +131,7 @@ impl Config {
         values.push(("limits.spin", text(&humantime::format_duration(*spin))));
         values.extend(self.quic.values());
         values.push(("log.level", text(&self.log.level.name())));
+        values.push(("log.format", text(&self.log.format.name())));
         values
     }
 }

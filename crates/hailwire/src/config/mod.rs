@@ -46,7 +46,7 @@ pub use hailwire_core::Carrier;
 pub use pool::TunnelPool;
 pub use quic::{ByteSize, CongestionControl, QuicSettings, TlsCipher};
 pub use sections::{
-    LimitSettings, ListenSettings, LogLevel, LogSettings, NodeSettings, PeerSettings,
+    LimitSettings, ListenSettings, LogFormat, LogLevel, LogSettings, NodeSettings, PeerSettings,
 };
 pub use settings::SETTINGS;
 pub use written::WrittenSettings;

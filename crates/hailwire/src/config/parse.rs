@@ -56,8 +56,11 @@ pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
                 }
                 Ok(())
             })?,
-            "log" => section(node, "log", &["level"], |inner| {
-                config.log.level = single(inner)?;
+            "log" => section(node, "log", &["level", "format"], |inner| {
+                match inner.name().value() {
+                    "level" => config.log.level = single(inner)?,
+                    _ => config.log.format = single(inner)?,
+                }
                 Ok(())
             })?,
             _ => {

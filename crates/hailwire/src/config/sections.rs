@@ -83,6 +83,42 @@ impl Default for LimitSettings {
 pub struct LogSettings {
     /// The least important event that is written. Default: `info`. `-v` raises it.
     pub level: LogLevel,
+    /// How events are written. Default: `text`. `--log-format json` goes before it.
+    pub format: LogFormat,
+}
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object on each line.
+    Json,
+}
+
+impl LogFormat {
+    /// The name, as written in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+impl FromStr for LogFormat {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err("expected text or json"),
+        }
+    }
 }
 
 /// How important an event is.

@@ -196,4 +196,10 @@ pub const SETTINGS: &[SettingRow] = &[
         default: "\"info\"",
         about: "least important event that is written to stderr; `trace` only in a program built with debug assertions",
     },
+    SettingRow {
+        path: "log.format",
+        value: "text or json",
+        default: "\"text\"",
+        about: "how events are written: lines for people, or one JSON object on each line",
+    },
 ];

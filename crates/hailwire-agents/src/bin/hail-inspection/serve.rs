@@ -55,10 +55,7 @@ async fn serve(
     at: ServedAt,
     agent: impl Agent,
 ) -> Result<(), CommandFailure> {
-    log::start(
-        common.log.unwrap_or(Level::INFO),
-        common.output.colour_errors,
-    );
+    log::start(common.log.unwrap_or(Level::INFO), common.output.log_style());
     let mut stop = StopSignals::new()?;
     let failed = |error: &dyn std::error::Error| CommandFailure::caused(Code::Unavailable, error);
     let listeners = BoundListeners::bind(at.listen)

@@ -35,7 +35,7 @@ pub(in crate::commands) async fn run(
     run: &CommandContext,
     path: PathBuf,
 ) -> Result<(), CommandFailure> {
-    log::start(run.log.unwrap_or(Level::INFO), run.output.colour_errors);
+    log::start(run.log.unwrap_or(Level::INFO), run.output.log_style());
     let mut stop = StopSignals::new()?;
     let mut hang_up = stop::notice(SignalKind::hangup())?;
 

@@ -52,7 +52,7 @@ pub(in crate::commands) async fn run(
     path: PathBuf,
     small: bool,
 ) -> Result<(), CommandFailure> {
-    log::start(run.log.unwrap_or(Level::ERROR), run.output.colour_errors);
+    log::start(run.log.unwrap_or(Level::ERROR), run.output.log_style());
     let config = load(&path)?;
     let interrupted = async {
         match tokio::signal::ctrl_c().await {

@@ -51,7 +51,7 @@ const CONCURRENCY: usize = 16;
 
 /// Runs the demonstration until it is done, interrupted or out of time.
 pub(super) async fn run(run: &CommandContext, demo: &DemoArgs) -> Result<(), CommandFailure> {
-    log::start(run.log.unwrap_or(Level::WARN), run.output.colour_errors);
+    log::start(run.log.unwrap_or(Level::WARN), run.output.log_style());
     let begun = Instant::now();
     let documents = documents::collect(demo.input.as_deref())?;
     let mut processes = DemoProcesses::new()?;

@@ -17,7 +17,10 @@ use hailwire::{
     admin::{self, method},
 };
 use hailwire_hub::{Hub, MemberTrust, TlsMode};
-use hailwire_terminal::{failure::CommandFailure, log};
+use hailwire_terminal::{
+    failure::CommandFailure,
+    log::{self, LogStyle},
+};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 use tracing::Level;
@@ -60,7 +63,7 @@ pub(super) struct ProcessReady {
 
 /// Runs a process until stdin ends.
 pub(in crate::commands) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
-    log::start(run.log.unwrap_or(Level::WARN), false);
+    log::start(run.log.unwrap_or(Level::WARN), LogStyle::Plain);
     let mut stdin = BufReader::new(tokio::io::stdin());
     let mut line = String::new();
     let no_setup =

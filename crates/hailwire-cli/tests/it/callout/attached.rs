@@ -183,7 +183,10 @@ fn an_agents_program_killed_in_the_middle_of_a_stream_ends_it_and_is_started_aga
     let ended = runtime.block_on(async { timeout(PATIENCE, stream.recv.chunk()).await });
     // Reset where the killed program had not read all that was sent to it.
     let ended = ended.unwrap().map_err(|status: Status| status.code);
-    assert!(matches!(ended, Ok(None) | Err(hailwire::Code::Aborted)), "{ended:?}");
+    assert!(
+        matches!(ended, Ok(None) | Err(hailwire::Code::Aborted)),
+        "{ended:?}"
+    );
 
     let config = "agents { agent \"waf\" type=\"waf\" { hail \"waf@edge-2\"; timeout-ms 5000; \
                   events \"request_headers\" \"request_body\" } }";
