@@ -41,6 +41,7 @@ pub(crate) enum Action {
     Up(node::UpArgs),
     Down(admin::ShutdownRequest),
     Status,
+    Top,
     Logs {
         lines: usize,
         follow: bool,
@@ -207,6 +208,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             grace_ms: milliseconds(grace),
         }),
         Command::Status(_) => Action::Status,
+        Command::Top(_) => Action::Top,
         Command::Logs(node::LogsArgs { follow, lines }) => Action::Logs { lines, follow },
         Command::Id(_) => Action::Id,
         Command::Invite(invite) => Action::Invite(plan_invite(invite)?),

@@ -43,6 +43,7 @@ pub(crate) enum Command {
     Up(node::UpArgs),
     Down(node::DownArgs),
     Status(node::StatusArgs),
+    Top(node::TopArgs),
     Logs(node::LogsArgs),
     Id(node::IdArgs),
     Invite(node::InviteArgs),

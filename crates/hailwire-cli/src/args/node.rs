@@ -58,6 +58,12 @@ pub(crate) struct DownArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {}
 
+/// Watch the node's peers, paths, calls and rates
+///
+/// `q` quits; `s` sorts the peers by traffic, name or ping; the arrow keys scroll.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {}
+
 /// Print what a node in the background has logged
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {

@@ -35,6 +35,7 @@ mod serve;
 mod service;
 mod status;
 mod stream;
+mod top;
 mod trust;
 mod up;
 
@@ -91,6 +92,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Up(up) => on_one_core(common, up::run(run, up)),
         Action::Down(request) => short(common, down::run(run, request)),
         Action::Status => short(common, status::run(run)),
+        Action::Top => on_one_core(common, top::run(run)),
         Action::Logs { lines, follow } => on_one_core(common, logs::run(run, lines, follow)),
         Action::Invite(request) => short(common, invite::run(run, request)),
         Action::Join(join) => short(common, join::run(run, join)),
