@@ -15,9 +15,11 @@
 //! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
 //! | [`run_folder`], [`result`] | the files that a run writes |
 //! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
+//! | [`agent_load`] | load on an agent of one's own |
 //! | [`report`] | pages drawn from it, and two runs side by side |
 //! | [`tables`], [`targets`] | names of rows, and the performance targets |
 
+pub mod agent_load;
 pub mod measure;
 pub mod report;
 pub mod result;

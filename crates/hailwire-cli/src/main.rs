@@ -7,6 +7,7 @@
 
 mod args;
 mod commands;
+mod known_names;
 mod plan;
 mod serve;
 

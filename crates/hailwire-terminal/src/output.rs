@@ -4,7 +4,12 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::{failure::CommandFailure, log::LogStyle, table::TextTable, text};
+use crate::{
+    failure::CommandFailure,
+    log::LogStyle,
+    table::{TableStyle, TextTable},
+    text,
+};
 
 /// How this run prints. Cheap to copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +29,15 @@ pub struct Output {
 }
 
 impl Output {
+    /// How tables are drawn on stdout.
+    #[must_use]
+    pub fn table_style(self) -> TableStyle {
+        TableStyle {
+            colour: self.colour,
+            width: self.width,
+        }
+    }
+
     /// How events are logged.
     #[must_use]
     pub fn log_style(self) -> LogStyle {
@@ -59,7 +73,7 @@ impl Output {
             self.note(empty);
             return Ok(());
         }
-        self.value(&rows, |rows| table(rows).render(self))
+        self.value(&rows, |rows| table(rows).render(self.table_style()))
     }
 
     /// Writes text to stdout unchanged; not for text that others wrote.

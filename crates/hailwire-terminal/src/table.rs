@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{output::Output, text};
+use crate::text;
 
 /// How far a column of text is narrowed at most.
 const NARROWEST: usize = 8;
@@ -15,6 +15,15 @@ pub enum ColumnAlign {
     Left,
     /// Numbers.
     Right,
+}
+
+/// How tables are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableStyle {
+    /// Bold headings.
+    pub colour: bool,
+    /// Columns of the terminal; none where a table is as wide as it is.
+    pub width: Option<usize>,
 }
 
 /// Rows under headings.
@@ -47,9 +56,9 @@ impl TextTable {
         self.rows.push(cells.into_iter().map(cell).collect());
     }
 
-    /// The whole table, with bold headings where the output has colours. Where it is a terminal, columns of text are cut
+    /// The whole table. On a terminal, columns of text are cut
     /// until a row fits on a line, the widest first; what is cut ends with `…`.
-    pub fn render(&self, output: Output) -> String {
+    pub fn render(&self, style: TableStyle) -> String {
         let width = |index: usize, heading: &str| {
             let cells = self.rows.iter().filter_map(|row| row.get(index));
             cells
@@ -64,13 +73,13 @@ impl TextTable {
             .enumerate()
             .map(|(i, (heading, _))| width(i, heading))
             .collect();
-        if let Some(most) = output.width {
+        if let Some(most) = style.width {
             self.fit(&mut widths, most);
         }
         let mut out = String::new();
         let headings = self.columns.iter().map(|(heading, _)| *heading);
         let line = self.line(headings, &widths);
-        if output.colour {
+        if style.colour {
             let _ = writeln!(out, "{}{line}{}", text::BOLD, text::PLAIN);
         } else {
             let _ = writeln!(out, "{line}");
@@ -131,12 +140,8 @@ fn cut(text: &str, width: usize) -> Option<String> {
 mod tests {
     use super::*;
 
-    const PLAIN: Output = Output {
-        json: false,
+    const PLAIN: TableStyle = TableStyle {
         colour: false,
-        colour_errors: false,
-        progress: false,
-        log_json: false,
         width: None,
     };
 
@@ -162,7 +167,7 @@ mod tests {
             "counts the words of a text".into(),
         ]);
         let rendered = |width| {
-            table.render(Output {
+            table.render(TableStyle {
                 width: Some(width),
                 ..PLAIN
             })

@@ -414,7 +414,7 @@ async fn open_loop(
 
 /// Sleeps as long as the timer is precise enough, then polls the clock between other tasks: the runtime's
 /// timer has a granularity of a millisecond, which is more than many answers take.
-async fn wait_until(begun: Instant, until: Duration) {
+pub(crate) async fn wait_until(begun: Instant, until: Duration) {
     let left = until.saturating_sub(begun.elapsed());
     if left > CLOCK_STEP {
         tokio::time::sleep(left - CLOCK_STEP).await;

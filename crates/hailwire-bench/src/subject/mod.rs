@@ -24,7 +24,7 @@
 mod callout;
 mod connections;
 mod hub;
-mod load;
+pub(crate) mod load;
 mod pattern;
 mod plain_h2;
 mod plain_ws;

@@ -8,7 +8,7 @@ use hailwire::config::Carrier;
 use hailwire_wire::{Address, AgentName, Priority};
 
 use super::{HeaderField, duration};
-use crate::commands::completions;
+use crate::known_names;
 
 /// List the agents that can be called, here and on trusted peers
 #[derive(Debug, Args)]
@@ -90,7 +90,7 @@ pub(crate) struct CallHeaderArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CallArgs {
     /// AGENT (on this node first, then on trusted peers) or AGENT@NODE
-    #[arg(value_name = "AGENT[@NODE]", add = ArgValueCompleter::new(completions::agents))]
+    #[arg(value_name = "AGENT[@NODE]", add = ArgValueCompleter::new(known_names::agents))]
     pub(crate) to: Address,
     /// The body: text, @FILE for a file's content, or - for stdin; @@TEXT for a text that begins with @
     /// [default: what is piped in, else empty]
@@ -107,7 +107,7 @@ pub(crate) struct CallArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
     /// AGENT or AGENT@NODE
-    #[arg(value_name = "AGENT[@NODE]", add = ArgValueCompleter::new(completions::agents))]
+    #[arg(value_name = "AGENT[@NODE]", add = ArgValueCompleter::new(known_names::agents))]
     pub(crate) to: Address,
     /// The body, at most 16 MiB: text, @FILE for a file's content, or - for stdin; @@TEXT for a text that begins
     /// with @ [default: what is piped in, else empty]
@@ -121,7 +121,7 @@ pub(crate) struct SendArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StreamArgs {
     /// AGENT or AGENT@NODE
-    #[arg(value_name = "AGENT[@NODE]", add = ArgValueCompleter::new(completions::agents))]
+    #[arg(value_name = "AGENT[@NODE]", add = ArgValueCompleter::new(known_names::agents))]
     pub(crate) to: Address,
     #[command(flatten)]
     pub(crate) envelope: CallHeaderArgs,
@@ -131,7 +131,7 @@ pub(crate) struct StreamArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PingArgs {
     /// The peer's key, alias or name
-    #[arg(value_name = "PEER", add = ArgValueCompleter::new(completions::peers))]
+    #[arg(value_name = "PEER", add = ArgValueCompleter::new(known_names::peers))]
     pub(crate) peer: String,
     /// Carrier to ping over: quic, h2 or ws [default: the one that takes new calls]
     #[arg(long, value_name = "CARRIER")]

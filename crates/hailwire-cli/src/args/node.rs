@@ -8,7 +8,7 @@ use hailwire::config::Carrier;
 use hailwire_wire::{AgentName, HubUrl, NodeId, NodeName, address::AddressError};
 
 use super::duration;
-use crate::commands::completions;
+use crate::known_names;
 
 /// Start this machine's node
 ///
@@ -170,7 +170,7 @@ pub(crate) enum TrustCommand {
     /// Stop trusting a peer; its tunnel is closed at once
     Rm {
         /// The peer's key, alias or name
-        #[arg(value_name = "PEER", add = ArgValueCompleter::new(completions::peers))]
+        #[arg(value_name = "PEER", add = ArgValueCompleter::new(known_names::peers))]
         who: String,
     },
     /// List nodes that asked to be trusted

@@ -46,7 +46,7 @@ fn for_people(status: &admin::NodeStatus, output: Output) -> String {
         let _ = writeln!(out, "{:<9} {}", "hub", hub_line(hub));
     }
     let mut section = |title: &str, table: Option<TextTable>| {
-        let rows = table.map(|table| table.render(output));
+        let rows = table.map(|table| table.render(output.table_style()));
         let _ = match rows {
             Some(rows) => write!(out, "\n{title}\n{rows}"),
             None => writeln!(out, "\n{title}: none"),

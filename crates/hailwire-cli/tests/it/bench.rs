@@ -202,3 +202,50 @@ fn an_unknown_name_is_answered_with_the_nearest() {
         assert!(ran.stderr.contains(nearest), "{}", ran.stderr);
     }
 }
+
+#[test]
+fn an_agent_of_ones_own_is_measured_at_a_rate_and_by_callers() {
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
+    nodes.serve_with("desk", &["echo", "--lines", "--", "cat"]);
+    let measured = |args: &[&str]| {
+        let all = [
+            &[
+                "--json",
+                "bench",
+                "call",
+                "echo",
+                "hello",
+                "--warm-up",
+                "0s",
+            ],
+            args,
+        ]
+        .concat();
+        nodes.run("desk", &all).ok().json()
+    };
+    let open = measured(&["--rate", "50", "--duration", "1s"]);
+    assert_eq!(
+        (&open["answered"], &open["failed"]),
+        (&50.into(), &serde_json::json!({}))
+    );
+    assert!(open["p50_us"].as_f64() > Some(0.0), "{open}");
+    assert!(open["max_us"].as_f64() >= open["p99_us"].as_f64(), "{open}");
+    let closed = measured(&["--callers", "2", "--duration", "200ms"]);
+    assert!(closed["answered"].as_u64() >= Some(2), "{closed}");
+
+    let none = nodes.run(
+        "desk",
+        &[
+            "bench",
+            "call",
+            "nobody",
+            "--duration",
+            "1ms",
+            "--warm-up",
+            "0s",
+        ],
+    );
+    assert_eq!(none.code, Some(1), "{none:#?}");
+    assert!(none.stderr.contains("not_found"), "{none:#?}");
+}

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use hailwire_bench::{
+    agent_load::{AgentLoad, LoadShape},
     siege::{self, AttackerKind},
     subject::{Subject, SubjectSetup},
     suite::{SuiteOrder, SuiteSize},
@@ -29,6 +31,7 @@ pub(crate) enum Action {
         order: SuiteOrder,
         out: PathBuf,
     },
+    BenchCall(AgentLoad),
     BenchSiege(siege::SiegeOptions),
     /// A child process of a siege.
     BenchSiegeProcess(siege::SiegeProcessRole),
@@ -85,6 +88,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
             };
             Ok(Action::BenchRun { order, out })
         }
+        bench::BenchCommand::Call(call) => Ok(Action::BenchCall(plan_call(call)?)),
         bench::BenchCommand::Siege(siege) => plan_siege(siege),
         bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
         bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
@@ -101,6 +105,32 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
             },
         }),
     }
+}
+
+fn plan_call(call: bench::BenchCallArgs) -> Result<AgentLoad, CommandFailure> {
+    let shape = match (call.rate, call.callers) {
+        (Some(rate), _) => LoadShape::Rate(f64::from(rate)),
+        (None, callers) => LoadShape::Callers(callers),
+    };
+    if call.duration.is_zero() {
+        return Err(CommandFailure::usage(
+            "the duration must be longer than nothing",
+        ));
+    }
+    let body = match (call.body, call.size) {
+        (Some(text), _) => text.into(),
+        (None, Some(size)) => vec![b'x'; usize::try_from(size).unwrap_or(0)].into(),
+        (None, None) => Bytes::new(),
+    };
+    Ok(AgentLoad {
+        to: call.to.to_string(),
+        method: call.method.unwrap_or_default(),
+        body,
+        shape,
+        duration: call.duration,
+        warm_up: call.warm_up,
+        timeout: call.call_timeout,
+    })
 }
 
 fn plan_siege(siege: bench::SiegeArgs) -> Result<Action, CommandFailure> {

@@ -201,7 +201,7 @@ fn for_people(run: &CommandContext, report: &TestReport) -> String {
             took.join(", "),
         ]);
     }
-    let mut out = table.render(run.output);
+    let mut out = table.render(run.output.table_style());
     out.push_str(&report.summary());
     out
 }

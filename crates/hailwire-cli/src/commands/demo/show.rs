@@ -58,7 +58,7 @@ impl LiveView {
         rows: impl FnOnce() -> Vec<AgentSummary>,
     ) {
         if let Some(bar) = &self.bar {
-            let table = table(&rows()).render(self.output);
+            let table = table(&rows()).render(self.output.table_style());
             bar.set_message(table.trim_end().to_owned());
             bar.set_position(dispatch.settled());
             return;

@@ -185,7 +185,7 @@ impl DemoSummary {
                 ),
             ),
         ];
-        let mut out = table(&self.rows).render(output);
+        let mut out = table(&self.rows).render(output.table_style());
         out.push('\n');
         for (what, value) in lines {
             out.push_str(&format!("{what:<16}  {value}\n"));

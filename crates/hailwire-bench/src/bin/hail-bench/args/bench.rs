@@ -13,6 +13,7 @@ use hailwire_bench::{
     suite::{ForeignProgram, Suite},
 };
 use hailwire_terminal::global::duration;
+use hailwire_wire::Address;
 
 /// Measure Hailwire on this machine
 #[derive(Debug, Args)]
@@ -24,10 +25,46 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     Run(BenchRunArgs),
+    Call(BenchCallArgs),
     Siege(SiegeArgs),
     Report(super::report::ReportArgs),
     Compare(super::report::CompareArgs),
     Subject(SubjectArgs),
+}
+
+/// Put load on an agent of yours and print how long its answers take
+///
+/// With --rate calls are due at that rate whatever becomes of earlier ones, and each is measured from when it was due: so a slow
+/// agent does not slow the measurement down and hide it. Otherwise each of --callers calls again once it has its answer.
+#[derive(Debug, Args)]
+pub(crate) struct BenchCallArgs {
+    /// AGENT or AGENT@NODE
+    #[arg(value_name = "AGENT[@NODE]")]
+    pub(crate) to: Address,
+    /// The body of each call
+    #[arg(value_name = "TEXT")]
+    pub(crate) body: Option<String>,
+    /// A body of so many bytes instead
+    #[arg(long, value_name = "BYTES", conflicts_with = "body", value_parser = clap::value_parser!(u32).range(..=16 << 20))]
+    pub(crate) size: Option<u32>,
+    /// Method to call
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) method: Option<String>,
+    /// Calls a second, in an open loop
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) rate: Option<u32>,
+    /// Callers, in a closed loop
+    #[arg(long, value_name = "N", conflicts_with = "rate", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(crate) callers: u32,
+    /// For how long calls are made that count
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
+    pub(crate) duration: Duration,
+    /// For how long calls are made before that
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "1s")]
+    pub(crate) warm_up: Duration,
+    /// How long each call may take
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
+    pub(crate) call_timeout: Duration,
 }
 
 /// Run a suite and keep its results in a folder

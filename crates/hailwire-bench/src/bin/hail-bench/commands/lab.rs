@@ -14,7 +14,12 @@ use hailwire_lab::{
     real::{self, EnclosureHandle, LabError, NamespaceNetwork},
     topology::BUILT_IN,
 };
-use hailwire_terminal::{child, failure::CommandFailure, output::Output, table::TextTable};
+use hailwire_terminal::{
+    child,
+    failure::CommandFailure,
+    output::Output,
+    table::{TableStyle, TextTable},
+};
 use serde::Serialize;
 
 use crate::args::lab;
@@ -206,7 +211,7 @@ fn for_people(checked: &NetworkReport) -> String {
     for path in &checked.paths {
         rows(path, &mut table);
     }
-    let mut out = table.render(Output::default());
+    let mut out = table.render(TableStyle::default());
     for path in &checked.paths {
         for fault in &path.faults {
             let _ = writeln!(out, "{} → {}: {fault}", path.from, path.to);

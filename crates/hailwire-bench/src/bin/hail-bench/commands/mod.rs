@@ -1,6 +1,7 @@
 //! The commands: one file each.
 
 mod bench;
+mod call;
 mod lab;
 mod report;
 mod siege;
@@ -23,6 +24,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
     let (common, output) = (&common, common.output);
     match action {
         Action::BenchRun { order, out } => on_one_core(common, bench::run(output, order, out)),
+        Action::BenchCall(load) => long(common, call::run(common, load)),
         Action::BenchSiege(order) => on_one_core(common, siege::run(output, order)),
         Action::BenchSiegeProcess(role) => {
             on_one_core(common, siege::run_process(&common.data, role))
