@@ -20,7 +20,8 @@ use hailwire_terminal::{
     programs::{self, CompanionProgram},
 };
 use hailwire_wire::{
-    Address, AgentName, HubUrl, Priority, directory::MemberTrust, limits, ticket::Ticket,
+    Address, AgentName, HubUrl, Priority, address::NodeRef, directory::MemberTrust, limits,
+    ticket::Ticket,
 };
 
 use crate::{
@@ -78,6 +79,12 @@ pub(crate) enum Action {
         small: bool,
     },
     HubRun(Box<hailwire_hub::HubConfig>),
+    HubStatus,
+    HubMembers,
+    HubMemberRemove(NodeRef),
+    HubTickets,
+    HubTicketRevoke(String),
+    Leave(admin::LeaveRequest),
     HubInvite {
         uses: u32,
         expires: Duration,
@@ -213,6 +220,9 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
         Command::Id(_) => Action::Id,
         Command::Invite(invite) => Action::Invite(plan_invite(invite)?),
         Command::Join(join) => Action::Join(plan_join(join, around)?),
+        Command::Leave(node::LeaveArgs { hub }) => Action::Leave(admin::LeaveRequest {
+            hub: hub.map(|url| url.to_string()).unwrap_or_default(),
+        }),
         Command::Trust(node::TrustArgs { command }) => plan_trust(command),
         Command::Peers(_) => Action::Peers,
         Command::Agents(agent::AgentsArgs { words, tag, local }) => {
@@ -507,6 +517,19 @@ fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> 
     let run = match hub.command {
         Some(other::HubCommand::Invite { uses, expires }) => {
             return Ok(Action::HubInvite { uses, expires });
+        }
+        Some(other::HubCommand::Status) => return Ok(Action::HubStatus),
+        Some(other::HubCommand::Members { command }) => {
+            return Ok(match command {
+                None | Some(other::HubMembersCommand::Ls) => Action::HubMembers,
+                Some(other::HubMembersCommand::Rm { who }) => Action::HubMemberRemove(who),
+            });
+        }
+        Some(other::HubCommand::Tickets { command }) => {
+            return Ok(match command {
+                None | Some(other::HubTicketsCommand::Ls) => Action::HubTickets,
+                Some(other::HubTicketsCommand::Revoke { id }) => Action::HubTicketRevoke(id),
+            });
         }
         Some(other::HubCommand::Run(run)) => run,
         None => hub.run,

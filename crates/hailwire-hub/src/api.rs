@@ -12,8 +12,9 @@ use hailwire_wire::{
     HubUrl, NodeId,
     address::NodeRef,
     directory::{
-        HubHealth, HubRefusal, JoinHubAnswer, JoinHubRequest, MemberTrust, PublishRequest,
-        RefusalReason, RequestPermit, SearchRequest, SignedRequest, parse_after, path,
+        HubHealth, HubRefusal, JoinHubAnswer, JoinHubRequest, LeaveHubAnswer, MemberTrust,
+        PublishRequest, RefusalReason, RequestPermit, SearchRequest, SignedRequest, parse_after,
+        path,
     },
     limits,
     record::RecordError,
@@ -150,6 +151,14 @@ impl DirectoryApi {
             .map_err(|error| RefusedRequest::new(error.reason(), error))?;
         match endpoint {
             DirectoryRequest::Join => self.join(requester, &body, address).await,
+            DirectoryRequest::Leave => {
+                tracing::info!(node = %requester.short(), "member left");
+                let leave = move |directory: &mut Directory, _| {
+                    let left = directory.remove(requester)?;
+                    Ok(LeaveHubAnswer { left })
+                };
+                self.query(leave).await
+            }
             DirectoryRequest::Publish => self.publish(requester, &body).await,
             DirectoryRequest::Lookup(node) => {
                 let node: NodeRef = node
@@ -261,6 +270,7 @@ impl DirectoryApi {
 /// A request, by method and path.
 enum DirectoryRequest {
     Join,
+    Leave,
     Publish,
     Lookup(String),
     Search,
@@ -271,6 +281,7 @@ impl DirectoryRequest {
     fn of(method: &Method, path: &str) -> Option<Self> {
         Some(match (method, path) {
             (&Method::POST, path::JOIN) => Self::Join,
+            (&Method::DELETE, path::MEMBERSHIP) => Self::Leave,
             (&Method::PUT, path::RECORD) => Self::Publish,
             (&Method::POST, path::SEARCH) => Self::Search,
             (&Method::GET, path::MEMBERS) => Self::Members,

@@ -71,6 +71,34 @@ pub(crate) struct DirectoryPolicy {
     pub(crate) listing: AgentVisibility,
 }
 
+/// Hexadecimal digits of a ticket's id.
+const TICKET_ID_LEN: usize = 12;
+
+/// A ticket with which nodes can join, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct OpenTicket {
+    /// The first digits of the digest of its secret, which names it and lets nobody in.
+    pub id: String,
+    /// How many nodes can still join with it.
+    pub uses_left: u32,
+    /// Unix seconds from which on it is refused.
+    pub expires: u64,
+}
+
+impl OpenTicket {
+    fn of(invitation: &Invitation) -> Self {
+        let digest = invitation.digest.as_bytes().iter();
+        let digits = digest.map(|byte| format!("{byte:02x}"));
+        let mut id: String = digits.collect();
+        id.truncate(TICKET_ID_LEN);
+        Self {
+            id,
+            uses_left: invitation.uses_left,
+            expires: invitation.expires,
+        }
+    }
+}
+
 /// How many members, records and names a hub has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HubCounts {
@@ -173,6 +201,34 @@ impl Directory {
             ],
         )?;
         Ok(change.commit()?)
+    }
+
+    /// The tickets that a node can join with at this time, those that expire first before the others.
+    pub(crate) fn open_tickets(&mut self, now: u64) -> Result<Vec<OpenTicket>, DirectoryError> {
+        let now = self.latest(now);
+        let mut select = self.db.prepare_cached(
+            "SELECT digest, uses_left, expires FROM invitation \
+             WHERE expires > ?1 AND uses_left > 0 ORDER BY expires, digest",
+        )?;
+        let rows = select.query_map([seconds(now)], invitation)?;
+        let open = rows.map(|row| row.map(|invitation| OpenTicket::of(&invitation)));
+        Ok(open.collect::<Result<_, _>>()?)
+    }
+
+    /// Ends the one open ticket with this id, of which nobody can join with it any more; `None` where there is none.
+    pub(crate) fn revoke(
+        &mut self,
+        id: &str,
+        now: u64,
+    ) -> Result<Option<OpenTicket>, DirectoryError> {
+        let mut open = self.open_tickets(now)?;
+        open.retain(|ticket| ticket.id == id);
+        let Some(ticket) = open.pop() else {
+            return Ok(None);
+        };
+        let sql = "DELETE FROM invitation WHERE lower(hex(digest)) LIKE ?1 || '%'";
+        self.db.execute(sql, [&ticket.id])?;
+        Ok(Some(ticket))
     }
 
     /// Makes a node a member. A member that joins again uses up nothing.

@@ -3,10 +3,15 @@
 //! Several processes can use the database, so `hail hub invite` needs no connection to the running hub: it stores the
 //! invitation in the database, where the hub finds it.
 
-use std::{path::Path, time::Duration};
+use std::{
+    fs::{File, TryLockError},
+    path::Path,
+    time::Duration,
+};
 
 use hailwire_wire::{
     HubUrl, NodeId,
+    address::NodeRef,
     directory::{HubMember, MemberTrust},
     ticket::{HubTicket, Invitation, Ticket, TicketError, TicketSecret},
 };
@@ -14,11 +19,14 @@ use thiserror::Error;
 
 use crate::{
     config::{AgentVisibility, system_clock},
-    directory::{Directory, DirectoryError, DirectoryPolicy},
+    directory::{Directory, DirectoryError, DirectoryPolicy, HubCounts, OpenTicket},
 };
 
 /// The database's name in the data folder.
 pub(crate) const DATABASE: &str = "hub.db";
+
+/// The file that a running hub holds locked.
+pub(crate) const LOCK: &str = "hub.lock";
 
 const URL: &str = "url";
 const PINNED_KEY: &str = "key";
@@ -45,6 +53,108 @@ pub fn invite(data_dir: &Path, uses: u32, lifetime: Duration) -> Result<String, 
 /// [`InviteError::NeverStarted`] and [`InviteError::Directory`].
 pub fn members(data_dir: &Path) -> Result<Vec<HubMember>, InviteError> {
     all_members(&open(data_dir)?, system_clock()).map_err(InviteError::Directory)
+}
+
+/// Ends the membership of a node, by its key or by the name that it holds: its records go, and its next request, or its next
+/// connection to the relay, is refused. It can join again with another ticket.
+///
+/// # Errors
+///
+/// As [`members`]; [`InviteError::NoSuchMember`].
+pub fn remove_member(data_dir: &Path, who: &NodeRef) -> Result<HubMember, InviteError> {
+    let mut directory = open(data_dir)?;
+    let members = all_members(&directory, system_clock()).map_err(InviteError::Directory)?;
+    let is_meant = |member: &HubMember| match who {
+        NodeRef::Id(id) => member.id == *id,
+        NodeRef::Name(name) => member.name.as_ref() == Some(name),
+    };
+    let missing = || InviteError::NoSuchMember(who.clone());
+    let member = members.into_iter().find(is_meant).ok_or_else(missing)?;
+    match directory
+        .remove(member.id)
+        .map_err(InviteError::Directory)?
+    {
+        true => Ok(member),
+        // Another process was faster.
+        false => Err(missing()),
+    }
+}
+
+/// Lists the tickets with which nodes can join the hub with this data folder.
+///
+/// # Errors
+///
+/// As [`members`].
+pub fn tickets(data_dir: &Path) -> Result<Vec<OpenTicket>, InviteError> {
+    let mut directory = open(data_dir)?;
+    let open = directory.open_tickets(system_clock());
+    open.map_err(InviteError::Directory)
+}
+
+/// Ends a ticket, by its [`OpenTicket::id`]: nobody can join with it any more.
+///
+/// # Errors
+///
+/// As [`members`]; [`InviteError::NoSuchTicket`].
+pub fn revoke(data_dir: &Path, id: &str) -> Result<OpenTicket, InviteError> {
+    let revoked = open(data_dir)?.revoke(id, system_clock());
+    let revoked = revoked.map_err(InviteError::Directory)?;
+    revoked.ok_or_else(|| InviteError::NoSuchTicket(id.to_owned()))
+}
+
+/// What a hub's data folder says of the hub.
+#[derive(Clone, Debug)]
+pub struct HubFolderStatus {
+    /// Whether a hub runs on the folder now.
+    pub running: bool,
+    /// Where nodes reach it, as tickets say.
+    pub url: String,
+    /// Its key, where tickets carry one.
+    pub key: Option<NodeId>,
+    /// Whom members trust because of their membership.
+    pub trust: MemberTrust,
+    /// How many members, records and names it has.
+    pub counts: HubCounts,
+    /// Tickets with which nodes can join.
+    pub tickets: usize,
+}
+
+/// Tells how the hub with this data folder is, whether it runs or not.
+///
+/// # Errors
+///
+/// As [`members`].
+pub fn status(data_dir: &Path) -> Result<HubFolderStatus, InviteError> {
+    let mut directory = open(data_dir)?;
+    let now = system_clock();
+    let mut read = || -> Result<_, DirectoryError> {
+        let tickets = directory.open_tickets(now)?.len();
+        let setting = |key| Ok::<_, DirectoryError>(directory.setting(key)?.unwrap_or_default());
+        let (url, key, trust) = (setting(URL)?, setting(PINNED_KEY)?, setting(TRUST)?);
+        Ok((url, key, trust, directory.counts(now)?, tickets))
+    };
+    let (url, key, trust, counts, tickets) = read().map_err(InviteError::Directory)?;
+    Ok(HubFolderStatus {
+        running: is_locked(data_dir),
+        url,
+        key: key.parse().ok(),
+        trust: trust_of(&trust),
+        counts,
+        tickets,
+    })
+}
+
+/// Whether a hub runs on a data folder.
+fn is_locked(data_dir: &Path) -> bool {
+    let lock = File::open(data_dir.join(LOCK));
+    lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+fn trust_of(setting: &str) -> MemberTrust {
+    match setting {
+        MEMBERS => MemberTrust::Members,
+        _ => MemberTrust::Nobody,
+    }
 }
 
 fn open(data_dir: &Path) -> Result<Directory, InviteError> {
@@ -111,10 +221,7 @@ pub(crate) fn issue(
         .setting(PINNED_KEY)
         .map_err(InviteError::Directory)?;
     let trust = directory.setting(TRUST).map_err(InviteError::Directory)?;
-    let trust = match trust.as_deref() {
-        Some(MEMBERS) => MemberTrust::Members,
-        _ => MemberTrust::Nobody,
-    };
+    let trust = trust_of(&trust.unwrap_or_default());
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|_| InviteError::NoRandomness)?;
     let secret = TicketSecret::from_random(random);
@@ -153,8 +260,14 @@ pub enum InviteError {
     /// The system provided no random bytes.
     #[error("the system provides no random bytes")]
     NoRandomness,
+    /// No member has this key or name.
+    #[error("no member of the hub is called `{0}`")]
+    NoSuchMember(NodeRef),
+    /// No ticket that is open has this id.
+    #[error("no open ticket has the id `{0}`")]
+    NoSuchTicket(String),
     /// The directory refused or failed.
-    #[error("the invitation cannot be stored")]
+    #[error("the hub's directory refused")]
     Directory(#[source] DirectoryError),
     /// The ticket would exceed a bound.
     #[error("the ticket cannot be encoded")]

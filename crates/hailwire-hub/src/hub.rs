@@ -284,7 +284,7 @@ fn lock_folder(data_dir: &Path) -> Result<File, StartError> {
         .mode(0o700)
         .create(data_dir)
         .map_err(at)?;
-    let path = data_dir.join("hub.lock");
+    let path = data_dir.join(folder::LOCK);
     let lock = OpenOptions::new()
         .create(true)
         .truncate(false)

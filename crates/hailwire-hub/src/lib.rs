@@ -43,8 +43,8 @@ mod server;
 mod throttle;
 
 pub use config::{AgentVisibility, DEFAULT_PORT, HubBounds, HubConfig, TlsMode};
-pub use directory::{DirectoryError, HubCounts};
-pub use folder::InviteError;
+pub use directory::{DirectoryError, HubCounts, OpenTicket};
+pub use folder::{HubFolderStatus, InviteError};
 pub use hailwire_wire::directory::MemberTrust;
 pub use hub::{Hub, StartError};
 pub use identity::IdentityError;

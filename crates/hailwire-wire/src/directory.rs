@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `GET /v1/health` | | [`HubHealth`]; the only one that an untrusted peer may ask |
 //! | `POST /v1/join` | [`JoinHubRequest`] | [`JoinHubAnswer`]; the ticket's secret proves the invitation |
+//! | `DELETE /v1/membership` | | [`LeaveHubAnswer`] |
 //! | `PUT /v1/record` | [`PublishRequest`] | [`PublishAnswer`] |
 //! | `GET /v1/nodes/{key or name}` | | [`LookupAnswer`] |
 //! | `POST /v1/search` | [`SearchRequest`] | [`SearchPage`] |
@@ -46,6 +47,8 @@ pub mod path {
     pub const HEALTH: &str = "/v1/health";
     /// [`super::JoinHubRequest`].
     pub const JOIN: &str = "/v1/join";
+    /// [`super::LeaveHubAnswer`].
+    pub const MEMBERSHIP: &str = "/v1/membership";
     /// [`super::PublishRequest`].
     pub const RECORD: &str = "/v1/record";
     /// Ahead of a key or a name: [`super::LookupAnswer`].
@@ -248,6 +251,13 @@ pub struct SearchPage {
     /// Where to go on ([`SearchRequest::after`]); absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NodeId>,
+}
+
+/// The node whose key signed the request is no member any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaveHubAnswer {
+    /// Whether the node was a member until now.
+    pub left: bool,
 }
 
 /// Members, in the order of their keys.

@@ -27,6 +27,8 @@ pub mod method {
     /// [`super::JoinRequest`] → [`super::JoinAnswer`]; from an untrusted peer: the secret of a ticket, in
     /// MessagePack, as `spec/session.md` says.
     pub const JOIN: &str = "join";
+    /// [`super::LeaveRequest`] → [`super::LeaveAnswer`].
+    pub const LEAVE: &str = "leave";
     /// `()` → `Vec<`[`super::TrustedPeer`]`>`.
     pub const TRUST_LIST: &str = "trust.list";
     /// [`super::TrustAdd`] → [`super::TrustedPeer`].
@@ -327,6 +329,27 @@ pub enum JoinAnswer {
         #[serde(default)]
         trusted: bool,
     },
+}
+
+/// `hail leave [HUB]`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeaveRequest {
+    /// The hub's URL; empty for the only one.
+    pub hub: String,
+}
+
+/// Answer to [`LeaveRequest`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LeaveAnswer {
+    /// The hub's URL.
+    pub url: String,
+    /// Why the hub could not be told, so that it lists this node until its operator removes it; empty where it was told.
+    #[serde(default)]
+    pub error: String,
+    /// Whether `hail.kdl` names the hub, so that the next start registers there again.
+    #[serde(default)]
+    pub configured: bool,
 }
 
 /// One trusted peer.

@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Id(node::IdArgs),
     Invite(node::InviteArgs),
     Join(node::JoinArgs),
+    Leave(node::LeaveArgs),
     Trust(node::TrustArgs),
     Peers(node::PeersArgs),
     Agents(agent::AgentsArgs),

@@ -154,6 +154,17 @@ impl std::fmt::Display for AllowedAgent {
     }
 }
 
+/// End this node's membership of a hub
+///
+/// Peers stay trusted, and tunnels that are up stay. A hub that is away cannot be told: it lists this node until its operator
+/// removes it.
+#[derive(Debug, Args)]
+pub(crate) struct LeaveArgs {
+    /// The hub's URL [default: the only one]
+    #[arg(value_name = "HUB")]
+    pub(crate) hub: Option<HubUrl>,
+}
+
 /// List, add, remove and approve trusted peers
 #[derive(Debug, Args)]
 pub(crate) struct TrustArgs {

@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use hailwire_wire::HubUrl;
+use hailwire_wire::{HubUrl, address::NodeRef};
 
 use super::duration;
 
@@ -32,6 +32,42 @@ pub(crate) enum HubCommand {
         /// Time until the ticket expires
         #[arg(long, value_name = "D", value_parser = duration, default_value = "1h")]
         expires: Duration,
+    },
+    /// Show where the hub is reached, whether it runs, and how many members it has
+    Status,
+    /// List members, or remove one
+    Members {
+        #[command(subcommand)]
+        command: Option<HubMembersCommand>,
+    },
+    /// List open tickets, or revoke one
+    Tickets {
+        #[command(subcommand)]
+        command: Option<HubTicketsCommand>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HubMembersCommand {
+    /// List members; the same as without a command
+    Ls,
+    /// End a membership; the node can join again with another ticket
+    Rm {
+        /// The member's key or name
+        #[arg(value_name = "MEMBER")]
+        who: NodeRef,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HubTicketsCommand {
+    /// List open tickets; the same as without a command
+    Ls,
+    /// End a ticket, so that nobody can join with it any more
+    Revoke {
+        /// The ticket's id, as the list shows it
+        #[arg(value_name = "ID")]
+        id: String,
     },
 }
 

@@ -19,10 +19,12 @@ mod did_you_mean;
 mod down;
 mod help;
 mod hub;
+mod hub_folder;
 mod id;
 mod invite;
 mod join;
 mod kept_settings;
+mod leave;
 mod logs;
 mod man;
 mod offered_agent;
@@ -120,6 +122,12 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
             on_all_cores(callout::test::run(run, config, small))
         }
         Action::HubRun(config) => on_all_cores(hub::run(run, *config)),
+        Action::HubStatus => hub_folder::status(run),
+        Action::HubMembers => hub_folder::members(run),
+        Action::HubMemberRemove(who) => hub_folder::remove_member(run, &who),
+        Action::HubTickets => hub_folder::tickets(run),
+        Action::HubTicketRevoke(id) => hub_folder::revoke(run, &id),
+        Action::Leave(request) => short(common, leave::run(run, request)),
         Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
         Action::Demo(demo) if demo.part => on_all_cores(demo::process::run(run)),
         Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),

@@ -20,6 +20,43 @@ fn listing_to(listing: AgentVisibility) -> Directory {
     Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap()
 }
 
+#[test]
+fn open_tickets_are_listed_without_their_secret_and_revoked_one_by_one() {
+    let mut directory = directory();
+    let (one, other) = (ticket(&mut directory, 1, 2), ticket(&mut directory, 2, 1));
+    let open = directory.open_tickets(NOW).unwrap();
+    assert_eq!(open.len(), 2);
+    assert!(
+        open.iter()
+            .all(|ticket| ticket.id.len() == TICKET_ID_LEN && ticket.expires == NOW + 600)
+    );
+
+    directory.join(key(9).id(), &other, NOW).unwrap();
+    let [left] = &directory.open_tickets(NOW).unwrap()[..] else {
+        panic!("one is used up");
+    };
+    assert_eq!(left.uses_left, 2);
+    assert_eq!(directory.revoke("000000000000", NOW).unwrap(), None);
+    assert_eq!(
+        directory.revoke(&left.id[..4], NOW).unwrap(),
+        None,
+        "a part of an id names none"
+    );
+    assert_eq!(
+        directory.revoke(&left.id, NOW).unwrap().as_ref(),
+        Some(left)
+    );
+    assert_eq!(directory.open_tickets(NOW).unwrap(), []);
+    assert!(directory.join(key(8).id(), &one, NOW).is_err());
+
+    ticket(&mut directory, 3, 1);
+    assert_eq!(
+        directory.open_tickets(NOW + 600).unwrap(),
+        [],
+        "it has expired"
+    );
+}
+
 fn key(byte: u8) -> KeyPair {
     KeyPair::from_seed(&[byte; 32])
 }

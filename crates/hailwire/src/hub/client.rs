@@ -19,9 +19,9 @@ use hailwire_wire::{
     Code, HubUrl, NodeId, NodeName, Status,
     address::NodeRef,
     directory::{
-        HubHealth, HubMember, HubMembers, HubRefusal, JoinHubAnswer, JoinHubRequest, LookupAnswer,
-        PublishAnswer, PublishRequest, RefusalReason, RequestPermit, SearchPage, SearchRequest,
-        SignedRequest, path,
+        HubHealth, HubMember, HubMembers, HubRefusal, JoinHubAnswer, JoinHubRequest,
+        LeaveHubAnswer, LookupAnswer, PublishAnswer, PublishRequest, RefusalReason, RequestPermit,
+        SearchPage, SearchRequest, SignedRequest, path,
     },
     limits,
     record::{RecordError, SignedRecord},
@@ -142,6 +142,16 @@ impl HubClient {
     /// [`HubError::Refused`] with a ticket that is unknown, expired or used up; [`HubError`].
     pub async fn join(&self, secret: TicketSecret) -> Result<JoinHubAnswer, HubError> {
         self.ask(Method::POST, path::JOIN, json(&JoinHubRequest { secret }))
+            .await
+    }
+
+    /// Ends this node's membership. May be tried again after an error.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Refused`] by a hub that does not know this request; [`HubError`].
+    pub async fn leave(&self) -> Result<LeaveHubAnswer, HubError> {
+        self.ask(Method::DELETE, path::MEMBERSHIP, Bytes::new())
             .await
     }
 

@@ -315,6 +315,69 @@ pub(super) async fn join_hub(
     })
 }
 
+/// Ends this node's membership of a hub: the hub is told, and is forgotten here also where it is away. Tunnels that are up stay.
+pub(super) async fn leave_hub(
+    node: &Arc<NodeInner>,
+    request: &admin::LeaveRequest,
+) -> Result<admin::LeaveAnswer, Status> {
+    let hub = hub_to_leave(&node.hubs.all(), &request.hub)?;
+    let url = hub.row.url.clone();
+    let told = tokio::time::timeout(PATIENT_LOOKUP, hub.client.leave()).await;
+    let error = match told {
+        Ok(Ok(_)) => String::new(),
+        Ok(Err(error)) => describe(&error),
+        Err(_) => describe(&HubError::TimedOut),
+    };
+    node.trust.store().remove_hub(&url).map_err(store_status)?;
+    node.hubs.lock().retain(|other| !Arc::ptr_eq(other, &hub));
+    // Whoever keeps it registered finds that it is gone.
+    node.hubs.publish();
+    if let Some(relay) = hub.row.relay.as_ref().and_then(|url| url.parse().ok()) {
+        node.sockets.endpoint.remove_relay(&relay).await;
+    }
+    tracing::info!(hub = url, %error, "left the hub");
+    let configured = node.config().hubs.iter().any(|hub| hub.to_string() == url);
+    Ok(admin::LeaveAnswer {
+        url,
+        error,
+        configured,
+    })
+}
+
+/// The hub with this URL, or the only one where none is named.
+fn hub_to_leave(hubs: &[Arc<HubLink>], named: &str) -> Result<Arc<HubLink>, Status> {
+    let urls: Vec<&str> = hubs.iter().map(|hub| hub.row.url.as_str()).collect();
+    let known = || match urls.as_slice() {
+        [] => "it is a member of none".to_owned(),
+        urls => format!("it is a member of {}", urls.join(", ")),
+    };
+    if named.is_empty() {
+        return match hubs {
+            [only] => Ok(only.clone()),
+            [] => Err(Status::new(
+                Code::NotFound,
+                "this node is a member of no hub",
+            )),
+            _ => Err(Status::new(
+                Code::InvalidArgument,
+                "this node is a member of several hubs",
+            )
+            .with_hint(format!("name one: `hail leave URL`; {}", known()))),
+        };
+    }
+    let url = named.parse::<HubUrl>();
+    let url = url.map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
+    let url = url.to_string();
+    let found = hubs.iter().find(|hub| hub.row.url == url);
+    found.cloned().ok_or_else(|| {
+        Status::new(
+            Code::NotFound,
+            format!("this node is not a member of {url}"),
+        )
+        .with_hint(known())
+    })
+}
+
 /// Asks all hubs how they are, each for so long at most.
 pub(super) async fn ask_all(node: &Arc<NodeInner>, patience: Duration) {
     let mut asked = JoinSet::new();
@@ -663,6 +726,31 @@ mod tests {
         // What was learnt by joining is kept.
         assert_eq!(hubs.relays(), ["https://a.example:443"]);
         assert!(hubs.all().iter().all(|hub| !hub.is_connected()));
+    }
+
+    #[test]
+    fn a_hub_is_left_by_its_url_or_as_the_only_one() {
+        let rows = [
+            row("https://a.example:443", None),
+            row("https://b.example:443", None),
+        ];
+        let (_folder, two) = loaded(&rows, &[]);
+        let (_other, one) = loaded(&rows[..1], &[]);
+        let (_third, none) = loaded(&[], &[]);
+        let left = |hubs: &Hubs, named: &str| {
+            let hub = hub_to_leave(&hubs.all(), named);
+            hub.map(|hub| hub.row.url.clone())
+                .map_err(|status| status.code)
+        };
+        assert_eq!(left(&one, "").unwrap(), "https://a.example:443");
+        assert_eq!(
+            left(&two, "https://B.example/").unwrap(),
+            "https://b.example:443"
+        );
+        assert_eq!(left(&two, ""), Err(Code::InvalidArgument));
+        assert_eq!(left(&none, ""), Err(Code::NotFound));
+        assert_eq!(left(&two, "https://c.example"), Err(Code::NotFound));
+        assert_eq!(left(&two, "b.example"), Err(Code::InvalidArgument));
     }
 
     #[test]

@@ -73,6 +73,7 @@ async fn manage(
         method::AGENTS => json(&agent_rows(&node, &parse(&body)?).await),
         method::INVITE => json(&join::invite(&node, &parse(&body)?)?),
         method::JOIN => json(&join::join(&node, parse(&body)?).await?),
+        method::LEAVE => json(&hubs::leave_hub(&node, &parse(&body)?).await?),
         method::TRUST_LIST => json(&trusted(&node)),
         method::TRUST_ADD => json(&trust_add(
             &node,

@@ -334,6 +334,10 @@ impl NodeStore {
         Ok(ids)
     }
 
+    pub(crate) fn remove_hub(&self, url: &str) -> Result<(), StoreError> {
+        self.execute("DELETE FROM hub WHERE url = ?1", [url])
+    }
+
     pub(crate) fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let connection = self.lock();
         let mut query = connection.prepare_cached("SELECT value FROM setting WHERE name = ?1")?;
