@@ -16,6 +16,10 @@ pub const STATUS_PATIENCE_MS: u64 = 500;
 /// The reserved agent name.
 pub const AGENT: &str = "node";
 
+/// Agents whose names begin so belong to the programs that run the node, such as the supervisor of `hail serve --file`.
+/// Only programs of the same machine may call them, and no list of agents names them.
+pub const PRIVATE_PREFIX: &str = "node.";
+
 /// Method names. Request and answer types stand beside each.
 pub mod method {
     /// [`super::StatusRequest`] or `()` → [`super::NodeStatus`].

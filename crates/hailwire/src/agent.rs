@@ -119,6 +119,11 @@ pub(crate) fn check_register(register: &RegisterHeader) -> Result<(), Status> {
     Ok(())
 }
 
+/// Whether only programs of the same machine may call an agent of this name ([`crate::admin::PRIVATE_PREFIX`]).
+pub(crate) fn is_private(name: &AgentName) -> bool {
+    name.as_str().starts_with(crate::admin::PRIVATE_PREFIX)
+}
+
 /// How others see an agent.
 pub(crate) fn offer(register: &RegisterHeader) -> AgentOffer {
     AgentOffer {

@@ -14,7 +14,8 @@ use hailwire_wire::{
 use tokio::sync::oneshot;
 
 use crate::{
-    agent::{Agent, Caller, SharedHandler},
+    agent::{Agent, Caller, Handler, SharedHandler},
+    carrier::SendStream,
     node::{self, NodeInner},
     session::{self, OpenedStream, Session, StreamDispatcher},
 };
@@ -34,7 +35,7 @@ enum ServingKind {
     Attached {
         attached: Arc<AttachedSession>,
         closed: oneshot::Receiver<Status>,
-        _stream: tokio::task::JoinHandle<()>,
+        stream: tokio::task::JoinHandle<()>,
     },
 }
 
@@ -56,6 +57,58 @@ impl ServeHandle {
     pub fn name(&self) -> &AgentName {
         &self.name
     }
+
+    /// Offers the agent anew, with another description, bound or handler, in place of what was offered. New calls go to the new
+    /// handler; calls that run finish with the old one. No call finds the agent gone meanwhile. Both bounds on concurrency
+    /// hold for their own calls, so that for a moment more may run than either allows.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_argument` for another name, and those of [`Client::serve`](crate::Client::serve). The old offer then stands.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before it resolves, the old offer stands.
+    pub async fn replace(&mut self, agent: Agent, handler: impl Handler) -> Result<(), Status> {
+        if agent.register.name != self.name {
+            let what = format!(
+                "`{}` cannot take the place of `{}`",
+                agent.name(),
+                self.name
+            );
+            return Err(Status::new(Code::InvalidArgument, what));
+        }
+        let handler: SharedHandler = Arc::new(handler);
+        match &mut self.kind {
+            ServingKind::Embedded { node, number } => {
+                let node = node.upgrade();
+                let node =
+                    node.ok_or_else(|| Status::new(Code::Unavailable, "the node is gone"))?;
+                let target = node::MemberTarget::Handler {
+                    handler,
+                    register: Arc::new(agent.register),
+                };
+                let new = node.registry.add(target)?;
+                node.registry
+                    .remove(&self.name, std::mem::replace(number, new));
+            }
+            ServingKind::Attached {
+                attached,
+                closed,
+                stream,
+            } => {
+                let (send, reader) = register(attached, &agent).await?;
+                let old = attached.agents.lock().insert(self.name.clone(), handler);
+                let (new, ended) = hold(send, reader);
+                // This ends the old registration.
+                std::mem::replace(stream, new).abort();
+                *closed = ended;
+                // After the lock, as in the drop below.
+                drop(old);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Drop for ServeHandle {
@@ -67,9 +120,9 @@ impl Drop for ServeHandle {
                 }
             }
             ServingKind::Attached {
-                attached, _stream, ..
+                attached, stream, ..
             } => {
-                _stream.abort();
+                stream.abort();
                 // Dropped after the lock: a handler may own other agents, which it takes back here.
                 let gone = attached.agents.lock().remove(&self.name);
                 drop(gone);
@@ -129,10 +182,24 @@ pub(super) async fn serve_attached(
             return Err(status);
         }
     };
+    let (stream, closed) = hold(send, reader);
+    let kind = ServingKind::Attached {
+        attached: attached.clone(),
+        closed,
+        stream,
+    };
+    Ok(ServeHandle { name, kind })
+}
+
+/// Keeps a registration, which lasts while its stream is open: aborting the task ends it. The receiver is told why it has ended
+/// otherwise.
+fn hold(
+    send: SendStream,
+    mut reader: session::FrameReader,
+) -> (tokio::task::JoinHandle<()>, oneshot::Receiver<Status>) {
     let (tell, closed) = oneshot::channel();
-    // The registration lasts while its stream is open; aborting this task ends it.
     let stream = tokio::spawn(async move {
-        let (_send, mut reader) = (send, reader);
+        let _send = send;
         let why = loop {
             match reader.next().await {
                 Ok(Some(FrameEvent::Frame(FrameKind::END, payload))) => {
@@ -147,18 +214,13 @@ pub(super) async fn serve_attached(
         };
         let _ = tell.send(why);
     });
-    let kind = ServingKind::Attached {
-        attached: attached.clone(),
-        closed,
-        _stream: stream,
-    };
-    Ok(ServeHandle { name, kind })
+    (stream, closed)
 }
 
 async fn register(
     attached: &AttachedSession,
     agent: &Agent,
-) -> Result<(crate::carrier::SendStream, session::FrameReader), Status> {
+) -> Result<(SendStream, session::FrameReader), Status> {
     let payload = header::encode(&agent.register);
     let (send, mut reader) = attached
         .session

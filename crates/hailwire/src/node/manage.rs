@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     admin::{self, AgentRow, AgentsQuery, BareCalls, method},
-    agent::{Request, Response, SharedHandler},
+    agent::{Request, Response, SharedHandler, is_private},
     config::Carrier,
     session::{Session, deadline_exceeded},
 };
@@ -175,7 +175,10 @@ async fn agent_rows(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
 pub(super) fn local_agents(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
     let search = search(query);
     let mut rows = Vec::new();
-    for (_, members) in node.registry.members() {
+    for (name, members) in node.registry.members() {
+        if is_private(&name) {
+            continue;
+        }
         let locals: Vec<_> = members
             .iter()
             .filter_map(|m| Some((m, m.value().local_offer()?)))

@@ -309,7 +309,7 @@ impl Registry {
     pub(crate) fn offers(&self, allow: &Grant) -> Vec<AgentOffer> {
         let mut agents = Vec::new();
         for (name, members) in self.members() {
-            if !allow.allows(&name) {
+            if !allow.allows(&name) || agent::is_private(&name) {
                 continue;
             }
             let local = members.iter().find_map(|member| member.value().register());

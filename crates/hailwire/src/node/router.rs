@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     admin,
-    agent::{Caller, RequestKind, SharedHandler, check_register},
+    agent::{Caller, RequestKind, SharedHandler, check_register, is_private},
     carrier::{SendStream, budget::PeerAccount},
     config::Carrier,
     session::{self, FrameReader, OpenedStream, Session, StreamDispatcher, refuse},
@@ -254,9 +254,20 @@ fn decide(
     if node.is_closing() {
         return Err(Status::new(Code::Unavailable, "this node is shutting down"));
     }
-    let may_call = |peer, agent: &AgentName| node.trust.check(peer, agent);
+    let private = is_private(&request.address.agent);
+    let may_call = |peer, agent: &AgentName| {
+        node.trust.check(peer, agent)?;
+        match private {
+            true => Err(not_found(agent)),
+            false => Ok(()),
+        }
+    };
     let meant = |who: &NodeRef| resolve::meant_now(node, who);
-    let decision = request.decide(origin, node.id(), may_call, meant)?;
+    let decision = match request.decide(origin, node.id(), may_call, meant)? {
+        // Nobody elsewhere is asked for it.
+        RouteDecision::Search if private => RouteDecision::Deliver,
+        decision => decision,
+    };
     Ok((request, decision))
 }
 

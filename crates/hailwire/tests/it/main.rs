@@ -38,6 +38,7 @@ mod panics;
 mod pool;
 mod port;
 mod reach;
+mod replaced;
 mod requested_carrier;
 mod resources;
 mod socket;
