@@ -25,8 +25,11 @@ use hailwire_wire::{
 };
 
 use crate::{
-    args::{Cli, Command, agent, callout, node, other},
-    serve::DEFAULT_MAX,
+    args::{Cli, Command, HeaderField, agent, callout, node, other},
+    serve::{
+        agent_spec::{AgentSpec, default_max},
+        agents_file,
+    },
 };
 
 /// The decided action with its global options.
@@ -57,7 +60,31 @@ pub(crate) enum Action {
     TrustApprove(admin::TrustAdd),
     Peers,
     Agents(admin::AgentsQuery),
-    Serve(ServePlan),
+    /// One agent, for as long as the command runs.
+    Serve(AgentSpec),
+    ServeFile {
+        file: PathBuf,
+        /// The process id of the node that has started this.
+        beside_node: Option<u32>,
+    },
+    ServeKeep {
+        file: PathBuf,
+        agent: AgentSpec,
+    },
+    ServeList(PathBuf),
+    ServeRemove {
+        name: AgentName,
+        file: PathBuf,
+    },
+    ServeRestart {
+        name: AgentName,
+        file: PathBuf,
+    },
+    ServeLogs {
+        name: Option<AgentName>,
+        follow: bool,
+        file: PathBuf,
+    },
     Call {
         call: CallPlan,
         stats: bool,
@@ -156,23 +183,6 @@ pub(crate) fn plan_agreement(
     }
 }
 
-/// A program to serve as an agent.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ServePlan {
-    pub(crate) name: AgentName,
-    pub(crate) description: String,
-    pub(crate) tags: Vec<String>,
-    pub(crate) version: String,
-    /// 0: unlimited.
-    /// Calls at once, and processes; 0: unlimited.
-    pub(crate) max: u32,
-    pub(crate) lines: bool,
-    pub(crate) keys: bool,
-    pub(crate) grace: Duration,
-    pub(crate) program: OsString,
-    pub(crate) args: Vec<OsString>,
-}
-
 /// How the socket of an attached inspection agent is found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AgentListener {
@@ -232,7 +242,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
                 local_only: local,
             })
         }
-        Command::Serve(serve) => Action::Serve(plan_serve(serve)?),
+        Command::Serve(serve) => plan_serve(serve, &common.data)?,
         Command::Call(agent::CallArgs {
             to,
             body,
@@ -375,19 +385,42 @@ fn plan_trust(command: node::TrustCommand) -> Action {
     }
 }
 
-fn plan_serve(serve: agent::ServeArgs) -> Result<ServePlan, CommandFailure> {
-    let agent::ServeArgs {
-        name,
-        describe,
-        tag,
-        agent_version,
-        max,
-        lines,
-        keys,
-        grace,
-        command,
-    } = serve;
-    let description = describe.unwrap_or_default();
+fn plan_serve(serve: agent::ServeArgs, data: &Path) -> Result<Action, CommandFailure> {
+    let path = |args: agent::KeptFileArgs| match args.file {
+        Some(file) => absolute(&file),
+        None => absolute(&data.join(agents_file::FILE_NAME)),
+    };
+    Ok(match serve.command {
+        Some(agent::ServeCommand::Ls(file)) => Action::ServeList(path(file)?),
+        Some(agent::ServeCommand::Rm { name, file }) => {
+            let file = path(file)?;
+            Action::ServeRemove { name, file }
+        }
+        Some(agent::ServeCommand::Restart { name, file }) => {
+            let file = path(file)?;
+            Action::ServeRestart { name, file }
+        }
+        Some(agent::ServeCommand::Logs { name, follow, file }) => {
+            let file = path(file)?;
+            Action::ServeLogs { name, follow, file }
+        }
+        None => match (serve.run.file.clone(), serve.run.keep) {
+            (Some(file), _) => Action::ServeFile {
+                file: absolute(&file)?,
+                beside_node: serve.run.beside_node,
+            },
+            (None, true) => Action::ServeKeep {
+                file: absolute(&data.join(agents_file::FILE_NAME))?,
+                agent: agent_spec(serve.run)?,
+            },
+            (None, false) => Action::Serve(agent_spec(serve.run)?),
+        },
+    })
+}
+
+/// An agent as the command line declares it.
+fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
+    let description = args.describe.unwrap_or_default();
     if description.len() > limits::MAX_DESCRIPTION {
         let what = format!(
             "the description is longer than {} bytes",
@@ -395,26 +428,41 @@ fn plan_serve(serve: agent::ServeArgs) -> Result<ServePlan, CommandFailure> {
         );
         return Err(CommandFailure::usage(what));
     }
-    if tag.len() > limits::MAX_TAGS {
+    if args.tag.len() > limits::MAX_TAGS {
         let what = format!("more than {} tags", limits::MAX_TAGS);
         return Err(CommandFailure::usage(what));
     }
-    let mut command = command.into_iter();
+    let name = args
+        .name
+        .ok_or_else(|| CommandFailure::usage("the agent's name is missing"))?;
+    let mut command = args.command.into_iter();
     let program = command
         .next()
         .ok_or_else(|| CommandFailure::usage("the program is missing: write it after `--`"))?;
-    Ok(ServePlan {
-        name,
+    let mut environment = Vec::new();
+    for HeaderField { name, value } in args.env {
+        agents_file::check_variable(&name).map_err(CommandFailure::usage)?;
+        environment.push((name, value));
+    }
+    Ok(AgentSpec {
         description,
-        tags: tag,
-        version: agent_version.unwrap_or_default(),
-        max: max.unwrap_or(if lines { 0 } else { DEFAULT_MAX }),
-        lines,
-        keys,
-        grace,
-        program,
-        args: command.collect(),
+        tags: args.tag,
+        version: args.agent_version.unwrap_or_default(),
+        max: args.max.unwrap_or(default_max(args.lines)),
+        lines: args.lines,
+        keys: args.keys,
+        grace: args.grace,
+        folder: args.folder.as_deref().map(absolute).transpose()?,
+        environment,
+        user: args.user,
+        ..AgentSpec::new(name, program, command.collect())
     })
+}
+
+/// A path that means the same in another folder.
+fn absolute(path: &Path) -> Result<PathBuf, CommandFailure> {
+    std::path::absolute(path)
+        .map_err(|error| CommandFailure::io("cannot find the current folder", &error))
 }
 
 fn plan_call(

@@ -1,8 +1,8 @@
 //! Commands that offer, find and call agents.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use hailwire::config::Carrier;
 use hailwire_wire::{Address, AgentName, Priority};
@@ -30,11 +30,78 @@ pub(crate) struct AgentsArgs {
 /// fields are in the environment: HAIL_METHOD, HAIL_FROM, HAIL_TYPE, HAIL_DEADLINE_MS and
 /// HAIL_HEADER_NAME for each header. An exit status other than 0 is an error with the tail of
 /// stderr as its details. All processes that CMD started end with its call.
+///
+/// The agent is served until this command ends. With --keep it is written into agents.kdl in the data folder instead, and
+/// the node serves it from then on, also after a restart.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct ServeArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ServeCommand>,
+    #[command(flatten)]
+    pub(crate) run: ServeRunArgs,
+}
+
+/// What can be done with agents that are kept.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServeCommand {
+    /// List the agents of a file and what they do
+    Ls(KeptFileArgs),
+    /// Take an agent out of the file; its calls that run may finish
+    Rm {
+        /// Name of the agent
+        #[arg(value_name = "NAME")]
+        name: AgentName,
+        #[command(flatten)]
+        file: KeptFileArgs,
+    },
+    /// Begin an agent anew: look for its program again, and replace one that is kept by --lines
+    Restart {
+        /// Name of the agent
+        #[arg(value_name = "NAME")]
+        name: AgentName,
+        #[command(flatten)]
+        file: KeptFileArgs,
+    },
+    /// Print what the programs of agents wrote on stderr: the last 64 KiB of each
+    Logs {
+        /// Name of the agent [default: all agents of the file]
+        #[arg(value_name = "NAME")]
+        name: Option<AgentName>,
+        /// Go on with new lines until Ctrl-C
+        #[arg(short, long)]
+        follow: bool,
+        #[command(flatten)]
+        file: KeptFileArgs,
+    },
+}
+
+/// The file of agents that a command is about.
+#[derive(Debug, Args)]
+pub(crate) struct KeptFileArgs {
+    /// File that declares the agents [default: agents.kdl in the data folder]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeRunArgs {
     /// Name of the agent
-    #[arg(value_name = "NAME")]
-    pub(crate) name: AgentName,
+    #[arg(value_name = "NAME", required_unless_present = "file")]
+    pub(crate) name: Option<AgentName>,
+    /// Keep the agent: write it into agents.kdl in the data folder, and have the node serve it, also after a restart
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Serve all agents that this file declares, and follow its changes
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "name", "keep", "describe", "tag", "agent_version", "max", "lines", "keys", "grace", "folder", "env", "user",
+            "command",
+        ]
+    )]
+    pub(crate) file: Option<PathBuf>,
     /// One-line description, at most 256 bytes
     #[arg(long, value_name = "TEXT")]
     pub(crate) describe: Option<String>,
@@ -56,8 +123,20 @@ pub(crate) struct ServeArgs {
     /// Time between SIGTERM and SIGKILL for processes that outlive their call
     #[arg(long, value_name = "D", value_parser = duration, default_value = "2s")]
     pub(crate) grace: Duration,
+    /// Folder in which CMD runs [default: the current folder]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Environment variable of CMD; repeatable
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<HeaderField>,
+    /// User that CMD runs as; only root may choose one
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Set by `hail up` for the supervisor that it starts: the process id of the node
+    #[arg(long, hide = true, requires = "file")]
+    pub(crate) beside_node: Option<u32>,
     /// The program and its arguments, after `--`
-    #[arg(value_name = "CMD", required = true, last = true, num_args = 1..)]
+    #[arg(value_name = "CMD", required_unless_present = "file", last = true, num_args = 1..)]
     pub(crate) command: Vec<OsString>,
 }
 

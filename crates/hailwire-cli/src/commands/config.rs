@@ -10,6 +10,7 @@ use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 use serde_json::json;
 
 use super::{CommandContext, connect};
+use crate::serve::agents_file::{self, AgentsFile};
 
 /// Prints the file, or with `effective` every setting with its value and source.
 pub(crate) async fn show(run: &CommandContext, effective: bool) -> Result<(), CommandFailure> {
@@ -72,16 +73,31 @@ pub(crate) fn path(run: &CommandContext) -> Result<(), CommandFailure> {
         .value(&value, |_| format!("{}\n", path.display()))
 }
 
-/// Checks the file.
+/// Checks the file, and `agents.kdl` beside it, if that is there.
 pub(crate) fn check(run: &CommandContext) -> Result<(), CommandFailure> {
     let path = run.data.config();
     load(run)?;
-    let value = json!({ "path": path, "exists": path.exists(), "good": true });
-    run.output
-        .value(&value, |value| match value["exists"].as_bool() {
-            Some(true) => format!("{} is valid\n", path.display()),
-            _ => format!("{} does not exist, so the defaults apply\n", path.display()),
-        })
+    let agents = run.data.root().join(agents_file::FILE_NAME);
+    let declared = match agents.exists() {
+        true => {
+            let file = AgentsFile::check(&agents).map_err(|error| CommandFailure::file(&error))?;
+            Some(file.agents.len())
+        }
+        false => None,
+    };
+    let value = json!({
+        "path": path, "exists": path.exists(), "good": true, "agents_path": agents, "agents": declared,
+    });
+    run.output.value(&value, |_| {
+        let mut text = match path.exists() {
+            true => format!("{} is valid\n", path.display()),
+            false => format!("{} does not exist, so the defaults apply\n", path.display()),
+        };
+        if let Some(declared) = declared {
+            text += &format!("{} is valid: {declared} agents\n", agents.display());
+        }
+        text
+    })
 }
 
 /// The configuration of a data folder.

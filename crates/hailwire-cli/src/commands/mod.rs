@@ -23,6 +23,7 @@ mod hub_folder;
 mod id;
 mod invite;
 mod join;
+mod kept_agents;
 mod kept_settings;
 mod leave;
 mod logs;
@@ -113,7 +114,19 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Call { call, stats } => long(common, call::run(run, call, stats)),
         Action::Send(call) => short(common, send::run(run, call)),
         Action::Stream(call) => long(common, stream::run(run, call)),
-        Action::Serve(serve) => on_one_core(common, serve::run(run, serve)),
+        Action::Serve(agent) => on_one_core(common, serve::one(run, agent)),
+        Action::ServeFile { file, beside_node } => {
+            on_one_core(common, serve::file(run, &file, beside_node))
+        }
+        Action::ServeKeep { file, agent } => short(common, serve::keep::add(run, &file, agent)),
+        Action::ServeRemove { name, file } => short(common, serve::keep::remove(run, &file, &name)),
+        Action::ServeList(file) => short(common, serve::manage::list(run, &file)),
+        Action::ServeRestart { name, file } => {
+            short(common, serve::manage::restart(run, &file, name))
+        }
+        Action::ServeLogs { name, follow, file } => {
+            long(common, serve::manage::logs(run, &file, name, follow))
+        }
         Action::CalloutServe(config) => on_all_cores(callout::serve::run(run, config)),
         Action::CalloutAgent { name, at } => {
             on_one_core(common, callout::attach::run(run, name, at))

@@ -47,8 +47,11 @@ const RETRY_INTERVALS: (Duration, Duration) =
 
 /// Runs `work` in a guarded process, and exits with its exit code. If there can be no guard, `work` runs in this
 /// process, and a note is printed.
+///
+/// With the process id of a node, the guard ends with that node, which must have started it.
 pub(super) async fn run(
     output: Output,
+    beside_node: Option<u32>,
     work: impl AsyncFnOnce(ChildOwnership) -> Result<(), CommandFailure>,
 ) -> Result<(), CommandFailure> {
     if let Some(guard) = guard() {
@@ -56,6 +59,9 @@ pub(super) async fn run(
             Ok(()) => work(ChildOwnership::AllOfCalls).await,
             Err(error) => Err(CommandFailure::io("cannot guard the programs", &error)),
         };
+    }
+    if let Some(node) = beside_node {
+        end_with(node).map_err(|error| CommandFailure::io("cannot end with the node", &error))?;
     }
     match start() {
         Ok(mut guarded) => {
@@ -79,14 +85,22 @@ fn guard() -> Option<u32> {
 
 /// Makes this process guarded: its descendants become its children when their parents end.
 fn be_guarded(guard: u32) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::TERM))?;
-    // The guard may have died before this.
-    if parent_id() != guard {
-        return Err(io::Error::other("the guard process is gone"));
-    }
+    end_with(guard)?;
     set_child_subreaper(Some(getpid()))?;
     // The name is for people only.
     let _ = set_name(NAME);
+    Ok(())
+}
+
+/// Has this process told to stop when its parent ends.
+fn end_with(parent: u32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // It may have died before this.
+    if parent_id() != parent {
+        return Err(io::Error::other(
+            "the process that started this one is gone",
+        ));
+    }
     Ok(())
 }
 

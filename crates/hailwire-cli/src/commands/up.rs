@@ -16,7 +16,7 @@ use hailwire_wire::{NodeName, limits};
 use serde::Serialize;
 use tracing::Level;
 
-use super::{CommandContext, config, kept_settings, restart};
+use super::{CommandContext, config, kept_agents::KeptAgents, kept_settings, restart};
 use crate::args::node::UpArgs;
 
 /// What `hail up` prints once the node runs.
@@ -77,6 +77,8 @@ pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandF
     let mut node = start(run, config.clone()).await?;
     // Only what a node started with is kept.
     let kept = kept_settings::keep(run, &config);
+    let mut agents = KeptAgents::start(run);
+    agents.started().await;
     let started = StartedNode {
         id: node.id().to_string(),
         name: node.name().map(String::from).unwrap_or_default(),
@@ -104,10 +106,12 @@ pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandF
             text::age(grace)
         ));
     }
-    tokio::select! {
+    let done = tokio::select! {
         () = node.shutdown(grace) => Ok(()),
         failure = stop.interrupted() => Err(failure),
-    }
+    };
+    agents.finish().await;
+    done
 }
 
 async fn start(run: &CommandContext, config: Config) -> Result<Node, CommandFailure> {

@@ -6,17 +6,30 @@ use hailwire_wire::{Code, Status};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::ChildStdin,
-    sync::OwnedSemaphorePermit,
 };
 
 use super::{
-    AgentProgram, QUEUED_CHUNKS, outcome, piped,
+    AgentProgram, QUEUED_CHUNKS,
+    agent_log::AgentLog,
+    outcome, piped,
+    program_log::LineCutter,
+    program_slot::{CountedCall, ProgramSlot},
     reaper::{ReaperHandle, RunningProgram},
     tail::TailBuffer,
 };
 
 /// Most bytes read from a pipe at once: what a pipe of Linux holds.
 const READ_SIZE: usize = 64 * 1024;
+
+/// What a call brings, and what it occupies until it has ended.
+#[derive(Debug, Default)]
+pub(crate) struct CallWork {
+    pub(crate) body: Body,
+    /// Free again when no process of the call is left.
+    pub(crate) slot: Option<ProgramSlot>,
+    /// Ends with the answer.
+    pub(crate) call: Option<CountedCall>,
+}
 
 /// Starts `program` for one call and returns its answer's body, which fills as the program writes.
 ///
@@ -29,26 +42,30 @@ const READ_SIZE: usize = 64 * 1024;
 pub(crate) fn answer(
     program: &AgentProgram,
     environment: &[(String, String)],
-    body: Body,
+    work: CallWork,
     reaper: &ReaperHandle,
-    slot: Option<OwnedSemaphorePermit>,
 ) -> Result<Body, Status> {
+    let CallWork { body, slot, call } = work;
     let running = program.start(environment, reaper, slot)?;
     let (sender, answer) = Body::channel(QUEUED_CHUNKS);
+    let (reaper, log) = (reaper.clone(), program.log.clone());
     // The task ends with the body's reader or with the reaper.
-    tokio::spawn(carry(running, body, sender, reaper.clone()));
+    tokio::spawn(async move {
+        carry(running, (body, log), sender, reaper).await;
+        drop(call);
+    });
     Ok(answer)
 }
 
 /// Copies bytes until the program has ended, the caller is gone, or the agent is being stopped.
 async fn carry(
     mut running: RunningProgram,
-    body: Body,
+    (body, log): (Body, Option<AgentLog>),
     answer: BodySender,
     mut reaper: ReaperHandle,
 ) {
     let outcome = tokio::select! {
-        outcome = exchange(&mut running, body, &answer) => outcome,
+        outcome = exchange(&mut running, (body, log), &answer) => outcome,
         () = answer.closed() => return,
         () = reaper.stopping() => Err(Status::new(Code::Unavailable, "the agent is being stopped")),
     };
@@ -65,7 +82,7 @@ async fn carry(
 
 async fn exchange(
     running: &mut RunningProgram,
-    body: Body,
+    (body, log): (Body, Option<AgentLog>),
     answer: &BodySender,
 ) -> Result<(), Status> {
     let child = piped(running.child())?;
@@ -74,7 +91,10 @@ async fn exchange(
     let stderr = piped(child.stderr.take())?;
     let mut tail = TailBuffer::default();
     let output = async {
-        let (sent, ()) = tokio::join!(send_all(stdout, answer), keep_tail(stderr, &mut tail));
+        let (sent, ()) = tokio::join!(
+            send_all(stdout, answer),
+            keep_tail(stderr, &mut tail, log.as_ref())
+        );
         sent?;
         running.wait().await.map_err(|error| {
             Status::new(Code::Internal, "cannot wait for the agent's program")
@@ -128,11 +148,23 @@ async fn send_all(mut pipe: impl AsyncRead + Unpin, answer: &BodySender) -> Resu
     }
 }
 
-/// Keeps the last bytes of `pipe` until its end.
-pub(super) async fn keep_tail(mut pipe: impl AsyncRead + Unpin, tail: &mut TailBuffer) {
+/// Keeps the last bytes of `pipe` until its end, and writes its lines to the log, if there is one.
+pub(super) async fn keep_tail(
+    mut pipe: impl AsyncRead + Unpin,
+    tail: &mut TailBuffer,
+    log: Option<&AgentLog>,
+) {
     let mut buffer = vec![0; 4096];
+    let mut cutter = LineCutter::default();
     while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
-        tail.push(&buffer[..n]);
+        let chunk = buffer.get(..n).unwrap_or_default();
+        tail.push(chunk);
+        if let Some(log) = log {
+            log.push(&mut cutter, chunk);
+        }
+    }
+    if let Some(log) = log {
+        log.finish(cutter);
     }
 }
 
@@ -148,19 +180,21 @@ mod tests {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
             grace: Duration::from_secs(5),
+            ..AgentProgram::default()
+        }
+    }
+
+    fn work(body: impl Into<Body>) -> CallWork {
+        CallWork {
+            body: body.into(),
+            ..CallWork::default()
         }
     }
 
     async fn call(script: &str, body: impl Into<Body>) -> Result<Bytes, Status> {
         let reaper = ProcessReaper::start(ChildOwnership::Mixed);
         let variables = [("HAIL_METHOD".to_owned(), "find".to_owned())];
-        let mut answer = answer(
-            &shell(script),
-            &variables,
-            body.into(),
-            &reaper.handle(),
-            None,
-        )?;
+        let mut answer = answer(&shell(script), &variables, work(body), &reaper.handle())?;
         let result = answer.bytes(64 << 20).await;
         drop(answer);
         reaper.finish().await;
@@ -191,7 +225,7 @@ mod tests {
         let reaper = ProcessReaper::start(ChildOwnership::Mixed);
         let (sender, body) = Body::channel(1);
         let program = shell("echo one; read line; echo \"$line\"");
-        let mut answer = answer(&program, &[], body, &reaper.handle(), None).unwrap();
+        let mut answer = answer(&program, &[], work(body), &reaper.handle()).unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "one\n");
         sender.send("two\n").await.unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "two\n");
@@ -204,7 +238,7 @@ mod tests {
     async fn a_failure_comes_after_the_output_with_the_tail_of_stderr() {
         let reaper = ProcessReaper::start(ChildOwnership::Mixed);
         let program = shell("echo part; echo reason >&2; exit 3");
-        let mut answer = answer(&program, &[], Body::empty(), &reaper.handle(), None).unwrap();
+        let mut answer = answer(&program, &[], work(""), &reaper.handle()).unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "part\n");
         let status = answer.chunk().await.unwrap_err();
         assert_eq!(
@@ -238,7 +272,7 @@ mod tests {
             program: "/nowhere/x".into(),
             ..shell("")
         };
-        let status = answer(&program, &[], Body::empty(), &reaper.handle(), None).unwrap_err();
+        let status = answer(&program, &[], work(""), &reaper.handle()).unwrap_err();
         assert_eq!(status.code, Code::FailedPrecondition);
         assert!(status.message.contains("/nowhere/x"));
     }
@@ -263,7 +297,7 @@ mod tests {
             grace,
             ..shell(&script)
         };
-        let mut answer = answer(&program, &[], Body::empty(), &reaper.handle(), None).unwrap();
+        let mut answer = answer(&program, &[], work(""), &reaper.handle()).unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "started\n");
         drop(answer);
         reaper.finish().await;

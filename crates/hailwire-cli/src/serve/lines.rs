@@ -7,9 +7,15 @@
 //! when it writes what nobody asked for. A call that is cancelled while the process works on it ends the
 //! process too, because its line would otherwise answer the next call.
 
-use std::{hash::BuildHasher as _, sync::Arc, time::Duration};
+use std::{
+    hash::BuildHasher as _,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
+use hailwire_core::backoff::Backoff;
+use hailwire_terminal::text;
 use hailwire_wire::{Code, Status};
 use rustix::io::ioctl_fionread;
 use tokio::{
@@ -23,10 +29,12 @@ use tokio::{
 pub(crate) use super::line_dialogue::MAX_LINE;
 use super::{
     AgentProgram,
+    agent_spec::RestartDelays,
     each_call::keep_tail,
     line_dialogue::{DialogueError, LineDialogue, SettledState},
     line_question::question,
     outcome, piped, program_activity,
+    program_slot::{AgentCounters, ProgramLimit, ProgramSlot},
     reaper::{ReaperHandle, RunningProgram},
     tail::TailBuffer,
 };
@@ -48,8 +56,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) struct LineOptions {
     /// Each request begins with a key with which its answer must begin.
     pub(crate) keys: bool,
+    /// How long a program that answers nothing is left alone.
+    pub(crate) restart: RestartDelays,
     /// Called when the program had to be ended for what it wrote.
     pub(crate) tell: Arc<dyn Fn(&str) + Send + Sync>,
+    /// How many programs may run, this one among them.
+    pub(crate) limit: Arc<ProgramLimit>,
+    pub(crate) counters: Arc<AgentCounters>,
 }
 
 /// Exchanges lines with one process. Clones share it; the process ends with the last of them.
@@ -70,10 +83,14 @@ impl LineProgram {
         reaper: ReaperHandle,
     ) -> (Self, JoinHandle<()>) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
+        // Whatever was in the way of an earlier one is over.
+        options.counters.resume();
         let task = LineExchangeTask {
             program,
+            backoff: Backoff::new((options.restart.min, options.restart.max)),
             options,
             reaper,
+            ended: false,
             told: 0,
         };
         (Self(sender), tokio::spawn(task.serve(receiver)))
@@ -115,6 +132,9 @@ struct LineExchangeTask {
     program: AgentProgram,
     options: LineOptions,
     reaper: ReaperHandle,
+    backoff: Backoff,
+    /// Whether the last process ended by itself or for what it wrote.
+    ended: bool,
     /// How many faults of the program there were.
     told: u64,
 }
@@ -129,8 +149,9 @@ impl LineExchangeTask {
                 biased;
                 () = stopping.stopping() => return,
                 broken = unexpected_output(&mut process) => {
-                    process = None;
+                    let answered = process.take().is_some_and(|process| process.answered);
                     self.note(broken);
+                    self.over(answered, "the agent's program ended");
                     continue;
                 }
                 next = calls.recv() => next,
@@ -175,19 +196,59 @@ impl LineExchangeTask {
         // If the caller is gone by now, its answer is dropped; no other caller could use it.
         match answer {
             Ok(line) => {
+                current.answered = true;
+                self.backoff.reset();
                 let _ = reply.send(Ok(line));
                 Some(Some(current))
             }
             Err(broken) => {
                 self.note(broken);
-                let _ = reply.send(Err(current.end(broken).await));
+                let answered = current.answered;
+                let status = current.end(broken).await;
+                self.over(answered, &status.message);
+                let _ = reply.send(Err(status));
                 Some(None)
             }
         }
     }
 
-    fn begin(&self) -> Result<LineProcess, Status> {
-        LineProcess::start(&self.program, &self.reaper)
+    /// Starts the process, unless the last ones answered nothing and it is to be left alone for now.
+    fn begin(&mut self) -> Result<LineProcess, Status> {
+        let LineOptions {
+            counters, limit, ..
+        } = &self.options;
+        if let Some((left, why)) = counters.paused(Instant::now()) {
+            let left = text::time(left);
+            let what = format!("{why}; it may be started again in {left}");
+            return Err(Status::new(Code::Unavailable, what));
+        }
+        let slot = limit.slot(counters, None)?;
+        let started = LineProcess::start(&self.program, &self.reaper, slot);
+        match &started {
+            Ok(_) => {
+                counters.resume();
+                counters.restarts.fetch_add(u64::from(self.ended), Relaxed);
+                self.ended = false;
+            }
+            Err(status) => self.over(false, &status.message),
+        }
+        started
+    }
+
+    /// The process has ended by itself, or for what it wrote. One that had answered is started again by the next call; one that
+    /// had not is left alone for a while, because callers can cause any number of starts.
+    fn over(&mut self, answered: bool, why: &str) {
+        self.ended = true;
+        if answered {
+            return;
+        }
+        let now = Instant::now();
+        let pause = self.backoff.fail(now.into_std());
+        self.options.counters.pause(now + pause, why.to_owned());
+        if let Some(log) = &self.program.log {
+            let pause = text::time(pause);
+            log.note(&format!("{why}; it may be started again in {pause}"));
+        }
     }
 
     /// Reports a fault to the operator: the first, the second, the fourth and so on, because callers can cause any
@@ -220,6 +281,8 @@ struct LineProcess {
     stderr: JoinHandle<TailBuffer>,
     running: RunningProgram,
     pid: u32,
+    /// Whether it has answered a call.
+    answered: bool,
     dialogue: LineDialogue,
     buffer: BytesMut,
     keys: std::hash::RandomState,
@@ -242,16 +305,21 @@ impl From<DialogueError> for ExchangeError {
 }
 
 impl LineProcess {
-    fn start(program: &AgentProgram, reaper: &ReaperHandle) -> Result<Self, Status> {
-        let mut running = program.start(&[], reaper, None)?;
+    fn start(
+        program: &AgentProgram,
+        reaper: &ReaperHandle,
+        slot: ProgramSlot,
+    ) -> Result<Self, Status> {
+        let mut running = program.start(&[], reaper, Some(slot))?;
         let child = piped(running.child())?;
         let pid = child.id().unwrap_or(0);
         let stdin = piped(child.stdin.take())?;
         let stdout = piped(child.stdout.take())?;
         let stderr = piped(child.stderr.take())?;
+        let log = program.log.clone();
         let stderr = tokio::spawn(async move {
             let mut tail = TailBuffer::default();
-            keep_tail(stderr, &mut tail).await;
+            keep_tail(stderr, &mut tail, log.as_ref()).await;
             tail
         });
         Ok(Self {
@@ -260,6 +328,7 @@ impl LineProcess {
             stderr,
             running,
             pid,
+            answered: false,
             dialogue: LineDialogue::started(Instant::now().into_std()),
             buffer: BytesMut::new(),
             keys: std::hash::RandomState::new(),

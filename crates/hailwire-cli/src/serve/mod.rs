@@ -1,4 +1,4 @@
-//! Programs as agents: how `hail serve NAME -- CMD…` answers calls.
+//! Programs as agents: how `hail serve` answers calls, of one agent or of those of a file.
 //!
 //! By default ([`each_call`]) every call runs CMD in a process group of its own: the body goes to
 //! its stdin, its stdout is the answer as it appears, and an exit status other than 0 is an error
@@ -17,12 +17,22 @@
 //!   ([`environment`]).
 //! - With `--lines` a caller gets the answer to its own request or an error ([`line_dialogue`] states the limits).
 //!
-//! [`environment`], [`outcome`], [`tail`], [`backoff`], [`line_question`], [`line_dialogue`] and [`process_owners`] decide and do no I/O;
-//! [`each_call`], [`lines`], [`program_activity`], [`processes`] and [`reaper`] act.
+//! An agent is declared by an [`agent_spec`], of the command line or of a file ([`agents_file`]); [`command_agent`] makes of it what answers
+//! calls, and a [`supervisor`] keeps any number of those on offer, and can be asked about them ([`control`]).
+//!
+//! [`environment`], [`outcome`], [`tail`], [`backoff`], [`line_question`], [`line_dialogue`], [`process_owners`], [`program_log`] and
+//! [`agents_file_edit`] decide and do no I/O; [`each_call`], [`lines`], [`program_activity`], [`processes`] and [`reaper`] act.
 
+pub(crate) mod agent_log;
+pub(crate) mod agent_spec;
+pub(crate) mod agents_file;
+pub(crate) mod agents_file_edit;
 pub(crate) mod backoff;
+pub(crate) mod command_agent;
+pub(crate) mod control;
 pub(crate) mod each_call;
 pub(crate) mod environment;
+pub(crate) mod file_watch;
 pub(crate) mod line_dialogue;
 pub(crate) mod line_question;
 pub(crate) mod lines;
@@ -30,30 +40,48 @@ pub(crate) mod outcome;
 pub(crate) mod process_owners;
 pub(crate) mod processes;
 pub(crate) mod program_activity;
+pub(crate) mod program_file;
+pub(crate) mod program_log;
+pub(crate) mod program_slot;
+pub(crate) mod program_user;
 pub(crate) mod reaper;
+pub(crate) mod supervisor;
+pub(crate) mod supervisor_lock;
 pub(crate) mod tail;
 
-use std::{ffi::OsString, process::Stdio, time::Duration};
+use std::{ffi::OsString, path::PathBuf, process::Stdio, time::Duration};
 
 use hailwire_wire::{Code, Status};
-use tokio::{process::Command, sync::OwnedSemaphorePermit};
+use tokio::process::Command;
 
-use self::reaper::{ReaperHandle, RunningProgram, StartFailure};
+use self::{
+    agent_log::AgentLog,
+    program_slot::ProgramSlot,
+    program_user::ProgramUser,
+    reaper::{ReaperHandle, RunningProgram, StartFailure},
+};
 
 /// Chunks of an answer that are queued for a slow caller; then CMD waits.
 pub(crate) const QUEUED_CHUNKS: usize = 4;
 
-/// Programs that run at once unless `--max` says otherwise. Each is a process of any size, and callers choose how
-/// many there are: a small machine can run this many small ones, and large ones need a limit of their own.
-pub(crate) const DEFAULT_MAX: u32 = 64;
-
 /// The program behind an agent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct AgentProgram {
+    /// As it was declared: what the program sees as its own name.
     pub(crate) program: OsString,
+    /// Where it was found; `None` leaves the search to the system.
+    pub(crate) file: Option<PathBuf>,
     pub(crate) args: Vec<OsString>,
     /// Time between SIGTERM and SIGKILL.
     pub(crate) grace: Duration,
+    /// Where it runs; `None`: where this process does.
+    pub(crate) folder: Option<PathBuf>,
+    /// Variables beside those of this process.
+    pub(crate) environment: Vec<(String, String)>,
+    /// Whom it runs as; `None`: as this process does.
+    pub(crate) user: Option<ProgramUser>,
+    /// Where its stderr goes, beside the last bytes that callers get.
+    pub(crate) log: Option<AgentLog>,
 }
 
 impl AgentProgram {
@@ -62,11 +90,10 @@ impl AgentProgram {
         &self,
         environment: &[(String, String)],
         reaper: &ReaperHandle,
-        slot: Option<OwnedSemaphorePermit>,
+        slot: Option<ProgramSlot>,
     ) -> Result<RunningProgram, Status> {
-        let mut command = Command::new(&self.program);
+        let mut command = self.command();
         command
-            .args(&self.args)
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -82,6 +109,26 @@ impl AgentProgram {
             stopping @ StartFailure::Stopping => stopping.into(),
         };
         reaper.spawn(&mut command, self.grace, slot).map_err(failed)
+    }
+
+    /// The program with what the operator says of it, and nothing of a call.
+    fn command(&self) -> Command {
+        let mut command = match &self.file {
+            Some(file) => Command::new(file),
+            None => Command::new(&self.program),
+        };
+        command.arg0(&self.program).args(&self.args);
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder).env("PWD", folder);
+        }
+        if let Some(user) = &self.user {
+            // Its other groups are given up with this, as the standard library says.
+            command.uid(user.uid).gid(user.gid);
+            command.env("HOME", &user.home);
+            command.env("USER", &user.name).env("LOGNAME", &user.name);
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
     }
 }
 

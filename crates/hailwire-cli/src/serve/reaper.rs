@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     process::{Child, Command},
     signal::unix::{SignalKind, signal},
-    sync::{OwnedSemaphorePermit, mpsc, oneshot, watch},
+    sync::{mpsc, oneshot, watch},
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep, sleep_until, timeout},
 };
@@ -28,6 +28,7 @@ use tokio::{
 use super::{
     process_owners::{CallMark, ProcessOwners, ProcessesByCall},
     processes::{self, CALL_MARK_VARIABLE, GUARDED_BY},
+    program_slot::ProgramSlot,
 };
 
 /// First and longest time between two scans for processes of a call.
@@ -79,7 +80,7 @@ struct AbandonedCall {
     mark: CallMark,
     grace: Duration,
     /// The call's slot, free again when this is dropped.
-    slot: Option<OwnedSemaphorePermit>,
+    slot: Option<ProgramSlot>,
 }
 
 /// Why a program was not started.
@@ -135,7 +136,7 @@ impl ReaperHandle {
         &self,
         command: &mut Command,
         grace: Duration,
-        slot: Option<OwnedSemaphorePermit>,
+        slot: Option<ProgramSlot>,
     ) -> Result<RunningProgram, StartFailure> {
         let reaper = self.sender.upgrade().ok_or(StartFailure::Stopping)?;
         let mark = held(&self.owners).begin();

@@ -12,6 +12,8 @@ mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod hub;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod kept_agents;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod lab;
 mod nodes;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Waits until something holds, on a machine of whatever load. Nothing tells of the end of processes that are not ours,
 /// so it looks again and again.
 #[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "never: {what}");
@@ -26,7 +26,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Whether a process is there and has not ended.
-fn runs(pid: u32) -> bool {
+pub(crate) fn runs(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()
         .and_then(|stat| Some(stat.rsplit_once(") ")?.1.starts_with(['Z', 'X'])))
@@ -34,7 +34,7 @@ fn runs(pid: u32) -> bool {
 }
 
 /// Numbers that scripts have written into a folder, each as the name of a file.
-fn numbers(folder: &Path) -> Vec<u32> {
+pub(crate) fn numbers(folder: &Path) -> Vec<u32> {
     let entries = fs::read_dir(folder).unwrap().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter_map(|name| name.parse().ok()).collect()
@@ -50,13 +50,13 @@ fn folder(nodes: &TestNodes, name: &str) -> PathBuf {
     folder
 }
 
-fn kill(signal: &str, pid: u32) {
+pub(crate) fn kill(signal: &str, pid: u32) {
     let args = [signal.to_owned(), pid.to_string()];
     assert!(Command::new("kill").args(args).status().unwrap().success());
 }
 
 /// A process that ends with its test at the latest.
-struct Ended(Child);
+pub(crate) struct Ended(pub(crate) Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -98,7 +98,7 @@ fn calling(nodes: &TestNodes, agent: &str) -> Ended {
 }
 
 /// The child processes of a process.
-fn children(pid: u32) -> Vec<u32> {
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let parent = |of: &u32| -> Option<u32> {

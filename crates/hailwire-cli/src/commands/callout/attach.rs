@@ -40,7 +40,7 @@ pub(in crate::commands) async fn run(
                 let program = Some((&*command, children));
                 offered_until_stopped(run, &name, &socket, program).await
             };
-            process_guard::run(run.output, work).await
+            process_guard::run(run.output, None, work).await
         }
     }
 }

@@ -9,7 +9,11 @@ struct LineFixture {
     lines: LineProgram,
     task: JoinHandle<()>,
     reaper: ProcessReaper,
+    counters: Arc<AgentCounters>,
 }
+
+/// How long a program that answers nothing is left alone: longer than any test takes.
+const PAUSE: Duration = Duration::from_secs(1000);
 
 impl LineFixture {
     fn new(script: &str) -> Self {
@@ -22,16 +26,25 @@ impl LineFixture {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
             grace: Duration::from_secs(5),
+            ..AgentProgram::default()
         };
+        let counters = Arc::<AgentCounters>::default();
         let options = LineOptions {
             keys,
+            restart: RestartDelays {
+                min: PAUSE,
+                max: PAUSE,
+            },
             tell: Arc::new(|_| {}),
+            limit: Arc::new(ProgramLimit::new(usize::MAX)),
+            counters: counters.clone(),
         };
         let (lines, task) = LineProgram::start(program, options, reaper.handle());
         Self {
             lines,
             task,
             reaper,
+            counters,
         }
     }
 
@@ -212,5 +225,37 @@ async fn two_lines_and_an_endless_line_are_refused() {
         house.lines.exchange(b"a").await.unwrap_err().code,
         Code::ResourceExhausted
     );
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn a_program_that_answers_nothing_is_left_alone_for_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("echo >>'{}/starts'; exit 3", folder.path().display());
+    let house = LineFixture::new(&script);
+    let mut told = Vec::new();
+    for _ in 0..100 {
+        told.push(house.lines.exchange(b"a").await.unwrap_err());
+    }
+    assert!(told.iter().all(|status| status.code == Code::Unavailable));
+    assert!(
+        told[99].message.contains("started again in"),
+        "{}",
+        told[99]
+    );
+    let starts = std::fs::read(folder.path().join("starts")).unwrap();
+    assert_eq!(starts.len(), 1);
+    let (left, why) = house.counters.paused(Instant::now()).unwrap();
+    assert!(left > PAUSE / 2 && why.contains("exit status 3"), "{why}");
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn a_program_that_has_answered_is_started_again_at_once_and_counted() {
+    let house = LineFixture::new("read l; echo $l; exit 3");
+    for _ in 0..4 {
+        assert_eq!(house.lines.exchange(b"a").await.unwrap(), "a\n");
+    }
+    assert_eq!(house.counters.restarts.load(Relaxed), 3);
     house.finish().await;
 }

@@ -1,0 +1,179 @@
+//! `hail serve`: agents for as long as this process runs, also across restarts of the node: one of the command line, or those of
+//! a file.
+
+pub(super) mod keep;
+pub(super) mod manage;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use hailwire::{Code, Status};
+use hailwire_terminal::{failure::CommandFailure, stop::StopSignals};
+use serde_json::json;
+
+use super::{CommandContext, connect, process_guard};
+use crate::serve::{
+    agent_log::SharedLog,
+    agent_spec::AgentSpec,
+    command_agent::ProgramContext,
+    control::{ServedState, SupervisorControl},
+    file_watch::FileWatch,
+    program_slot::ProgramLimit,
+    reaper::{ChildOwnership, ProcessReaper},
+    supervisor::{AgentSupervisor, SupervisedFile},
+    supervisor_lock::{self, FileLock, LockFor},
+};
+
+/// `hail serve NAME -- CMD…`.
+pub(super) async fn one(run: &CommandContext, agent: AgentSpec) -> Result<(), CommandFailure> {
+    guarded(run, None, async |context| {
+        let mut supervisor = AgentSupervisor::new(run.data.clone(), context, None);
+        let name = agent.name.clone();
+        supervisor.declare(agent.clone())?;
+        supervisor.attach().await.map_err(connect::failure)?;
+        if let Some(status) = supervisor.failure() {
+            return Err(status.into());
+        }
+        if run.output.json {
+            run.output
+                .value(&json!({ "serving": name }), |_| String::new())?;
+        } else {
+            run.output.note(&format!(
+                "serving {name}; try: hail call {name} \"hello\"   (Ctrl-C to stop)"
+            ));
+        }
+        Ok(supervisor.run().await?)
+    })
+    .await
+}
+
+/// `hail serve --file FILE`. Beside a node it is started by the node, waits for an earlier supervisor of the file to end, and ends
+/// with the node.
+pub(super) async fn file(
+    run: &CommandContext,
+    path: &Path,
+    beside_node: Option<u32>,
+) -> Result<(), CommandFailure> {
+    let path = real(path);
+    guarded(run, beside_node, async |mut context| {
+        let _lock = lock(run, &path, beside_node.is_some()).await?;
+        let log = SharedLog::new();
+        context.log = Some(log.clone());
+        let (control, requests) = SupervisorControl::new(&path, log);
+        let watch = FileWatch::new(&path);
+        if let Err(error) = &watch {
+            tracing::warn!(%error, "changes of the file are not noticed by themselves");
+        }
+        let file = SupervisedFile {
+            path: path.clone(),
+            control,
+            requests,
+            watch: watch.ok(),
+            ends_when_empty: beside_node.is_some(),
+            error: String::new(),
+        };
+        let mut supervisor = AgentSupervisor::new(run.data.clone(), context, Some(file));
+        let read = supervisor.reload().await;
+        let attached = supervisor.attach().await.map_err(connect::failure);
+        match beside_node {
+            None => {
+                read?;
+                attached?;
+                announce(run, &path, &supervisor)?;
+            }
+            // The node waits for a line before it says that it is up. What went wrong stands in the agents' states.
+            Some(_) => run.output.text("ready\n")?,
+        }
+        Ok(supervisor.run().await?)
+    })
+    .await
+}
+
+/// Runs `work` guarded, until it ends or the user stops it. No process outlives this one.
+async fn guarded(
+    run: &CommandContext,
+    beside_node: Option<u32>,
+    work: impl AsyncFnOnce(ProgramContext) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
+    process_guard::run(run.output, beside_node, async |children: ChildOwnership| {
+        let mut stop = StopSignals::of_every_kind()?;
+        let reaper = ProcessReaper::start(children);
+        let output = run.output;
+        let context = ProgramContext {
+            reaper: reaper.handle(),
+            limit: Arc::new(ProgramLimit::new(usize::MAX)),
+            log: None,
+            tell: Arc::new(move |text| output.note(text)),
+        };
+        let done = tokio::select! {
+            done = work(context) => done,
+            _ = stop.asked() => Ok(()),
+        };
+        reaper.finish().await;
+        done
+    })
+    .await
+}
+
+/// Makes this the only process that serves the file.
+async fn lock(run: &CommandContext, path: &Path, waits: bool) -> Result<FileLock, CommandFailure> {
+    let failed = |error| CommandFailure::io("cannot lock the file of agents", &error);
+    if waits {
+        let lock = supervisor_lock::lock(&run.data, path, LockFor::Serving).await;
+        return lock.map_err(failed);
+    }
+    let lock = supervisor_lock::try_lock(&run.data, path, LockFor::Serving).map_err(failed)?;
+    lock.map_err(|process| {
+        let what = format!("process {process} serves {} already", path.display());
+        Status::new(Code::AlreadyExists, what)
+            .with_hint("list its agents with `hail serve ls`; it follows changes of the file")
+            .into()
+    })
+}
+
+/// The same path however it is reached, so that all who are about one file agree on its name.
+pub(super) fn real(path: &Path) -> PathBuf {
+    if let Ok(real) = path.canonicalize() {
+        return real;
+    }
+    // It need not exist yet.
+    let (folder, name) = (path.parent(), path.file_name());
+    match (folder.and_then(|folder| folder.canonicalize().ok()), name) {
+        (Some(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
+    }
+}
+
+fn announce(
+    run: &CommandContext,
+    path: &Path,
+    supervisor: &AgentSupervisor,
+) -> Result<(), CommandFailure> {
+    let served = supervisor.served().agents;
+    let (serving, failed): (Vec<_>, Vec<_>) = served
+        .iter()
+        .partition(|agent| agent.state == ServedState::Serving);
+    if run.output.json {
+        let names = |agents: &[&crate::serve::control::ServedAgent]| -> Vec<String> {
+            agents.iter().map(|agent| agent.name.to_string()).collect()
+        };
+        let value = json!({ "file": path, "serving": names(&serving), "failed": names(&failed) });
+        return run.output.value(&value, |_| String::new());
+    }
+    for agent in &failed {
+        run.output.note(&format!(
+            "agent {} is not served: {}",
+            agent.name, agent.why
+        ));
+    }
+    run.output.note(&format!(
+        "serving {} of {} agents of {}; `hail serve ls --file {}` lists them   (Ctrl-C to stop)",
+        serving.len(),
+        served.len(),
+        path.display(),
+        path.display(),
+    ));
+    Ok(())
+}

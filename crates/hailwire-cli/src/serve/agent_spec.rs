@@ -1,0 +1,94 @@
+//! An agent as it is declared, on the command line or in a file: its program, and how it is offered.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use hailwire_wire::AgentName;
+
+/// Programs that run at once for one agent unless `--max` says otherwise. Each is a process of any size, and callers choose
+/// how many there are: a small machine can run this many small ones, and large ones need a limit of their own.
+pub(crate) const DEFAULT_MAX: u32 = 64;
+
+/// Time between SIGTERM and SIGKILL unless `--grace` says otherwise.
+pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(2);
+
+/// A program to serve as an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AgentSpec {
+    pub(crate) name: AgentName,
+    pub(crate) description: String,
+    pub(crate) tags: Vec<String>,
+    pub(crate) version: String,
+    /// Calls at once, and processes; 0: unlimited.
+    pub(crate) max: u32,
+    pub(crate) lines: bool,
+    pub(crate) keys: bool,
+    pub(crate) grace: Duration,
+    pub(crate) restart: RestartDelays,
+    /// Where the program runs; `None`: where `hail` runs.
+    pub(crate) folder: Option<PathBuf>,
+    /// Variables beside those that `hail` runs with.
+    pub(crate) environment: Vec<(String, String)>,
+    /// The user that the program runs as; `None`: the one that `hail` runs as.
+    pub(crate) user: Option<String>,
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
+}
+
+impl AgentSpec {
+    /// An agent with the defaults of every setting.
+    pub(crate) fn new(name: AgentName, program: OsString, args: Vec<OsString>) -> Self {
+        Self {
+            name,
+            description: String::new(),
+            tags: Vec::new(),
+            version: String::new(),
+            max: DEFAULT_MAX,
+            lines: false,
+            keys: false,
+            grace: DEFAULT_GRACE,
+            restart: RestartDelays::default(),
+            folder: None,
+            environment: Vec::new(),
+            user: None,
+            program,
+            args,
+        }
+    }
+
+    /// The folders in which its program is searched for.
+    pub(crate) fn path_variable(&self) -> Option<OsString> {
+        let own = self.environment.iter().find(|(name, _)| name == "PATH");
+        own.map(|(_, path)| path.into())
+            .or_else(|| std::env::var_os("PATH"))
+    }
+
+    /// The program with its arguments, for people.
+    pub(crate) fn command(&self) -> Vec<String> {
+        let words = [&self.program].into_iter().chain(&self.args);
+        words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect()
+    }
+}
+
+/// The default of `max`: one process answers all calls of an agent with `lines`.
+pub(crate) fn default_max(lines: bool) -> u32 {
+    if lines { 0 } else { DEFAULT_MAX }
+}
+
+/// How long a program that ended without having answered anything is left alone before it is started again: `min` after the
+/// first time, doubled each time up to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RestartDelays {
+    pub(crate) min: Duration,
+    pub(crate) max: Duration,
+}
+
+impl Default for RestartDelays {
+    fn default() -> Self {
+        Self {
+            min: Duration::from_millis(200),
+            max: Duration::from_secs(60),
+        }
+    }
+}
