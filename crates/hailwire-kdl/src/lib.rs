@@ -68,12 +68,16 @@ impl TextMistake {
     }
 }
 
+/// Deepest nesting of braces, and of comments. The parser calls itself for each level.
+pub const MAX_DEPTH: usize = 100;
+
 /// Parses a text.
 ///
 /// # Errors
 ///
-/// The first syntax error.
+/// The first syntax error, or nesting beyond [`MAX_DEPTH`].
 pub fn document(text: &str) -> Result<KdlDocument, TextMistake> {
+    check_depth(text)?;
     KdlDocument::parse_v2(text).map_err(|error| {
         let Some(first) = error.diagnostics.first() else {
             return TextMistake::at(0, "not a KDL document");
@@ -95,6 +99,25 @@ pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
         .filter(|(similarity, _)| *similarity > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| candidate)
+}
+
+/// Counts what is open, also within strings, where a file hardly has so many braces that are never closed.
+fn check_depth(text: &str) -> Result<(), TextMistake> {
+    let (mut braces, mut comments) = (0_usize, 0_usize);
+    for (offset, pair) in text.as_bytes().windows(2).enumerate() {
+        match pair {
+            b"/*" => comments += 1,
+            b"*/" => comments = comments.saturating_sub(1),
+            [b'{', _] => braces += 1,
+            [b'}', _] => braces = braces.saturating_sub(1),
+            _ => {}
+        }
+        if braces.max(comments) > MAX_DEPTH {
+            let what = format!("more than {MAX_DEPTH} braces or comments within one another");
+            return Err(TextMistake::at(offset, what));
+        }
+    }
+    Ok(())
 }
 
 /// The hint for an unknown name: the nearest known one, or all of them.
@@ -440,6 +463,18 @@ mod tests {
             (1, 2),
             "in a character"
         );
+    }
+
+    #[test]
+    fn a_text_that_is_nested_deeply_does_not_overflow_the_stack() {
+        for (open, close) in [("a {", "}"), ("/* ", "*/"), ("a /-{", "}")] {
+            let nested = |depth| [open.repeat(depth), close.repeat(depth)].concat();
+            assert!(document(&nested(MAX_DEPTH)).is_ok(), "{open}");
+            for text in [nested(MAX_DEPTH + 1), open.repeat(100_000)] {
+                let mistake = document(&text).unwrap_err();
+                assert!(mistake.what.contains("within one another"), "{mistake:?}");
+            }
+        }
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub(crate) fn uninstall(output: Output, unit: &Path, disable: bool) -> Result<()
     Ok(())
 }
 
-/// The unit: restarted after a crash, stopped by SIGTERM with time to drain.
+/// The unit: restarted after a crash, stopped by SIGTERM with time to drain. Only the node is told to stop (`KillMode=mixed`): it ends
+/// the supervisor of its kept agents once calls have ended, and systemd kills whatever is left.
 fn unit_text(program: &Path, data: Option<&Path>) -> String {
     let mut start = quoted(program);
     if let Some(data) = data {
@@ -88,6 +89,7 @@ fn unit_text(program: &Path, data: Option<&Path>) -> String {
          Restart=on-failure\n\
          RestartSec=2\n\
          TimeoutStopSec=30\n\
+         KillMode=mixed\n\
          LimitNOFILE=65536\n\
          \n\
          [Install]\n\
@@ -149,6 +151,7 @@ mod tests {
         assert!(
             text.contains("\nExecStart=\"/usr/bin/hail\" --data \"/srv/a b/50%%$$x\\\"\" up\n")
         );
+        assert!(text.contains("\nKillMode=mixed\n"));
         assert!(unit_text(Path::new("/hail"), None).contains("\nExecStart=\"/hail\" up\n"));
     }
 

@@ -259,7 +259,7 @@ impl AgentSupervisor {
             self.attach_at = Instant::now() + self.attach.wait();
             return Ok(());
         }
-        self.tell("served again");
+        (self.context.tell)(&format!("{} is served again", self.about()));
         self.of_command_line()
     }
 
@@ -321,7 +321,7 @@ impl AgentSupervisor {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        match file.read() {
+        match file.read().await {
             Ok(read) => {
                 file.error.clear();
                 self.apply(read).await;
@@ -410,14 +410,18 @@ impl AgentSupervisor {
         self.agents.keys().cloned().collect()
     }
 
-    /// Tells the operator, with the agent of the command line or the file that it is about.
+    /// Tells the operator.
     fn tell(&self, text: &str) {
-        let about = match (&self.file, self.agents.keys().next()) {
+        (self.context.tell)(&format!("{}: {text}", self.about()));
+    }
+
+    /// The agent of the command line, or the file.
+    fn about(&self) -> String {
+        match (&self.file, self.agents.keys().next()) {
             (Some(file), _) => file.path.display().to_string(),
             (None, Some(name)) => name.to_string(),
             (None, None) => String::new(),
-        };
-        (self.context.tell)(&format!("{about}: {text}"));
+        }
     }
 }
 
@@ -445,8 +449,12 @@ impl SupervisedFile {
         }
     }
 
-    fn read(&self) -> Result<AgentsFile, Status> {
-        match AgentsFile::load(&self.path) {
+    /// Reads the file on another thread: a large one takes a while, in which calls go on.
+    async fn read(&self) -> Result<AgentsFile, Status> {
+        let path = self.path.clone();
+        let read = tokio::task::spawn_blocking(move || AgentsFile::load(&path)).await;
+        let read = read.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+        match read {
             Err(FileError::Read { source, .. })
                 if self.ends_when_empty && source.kind() == std::io::ErrorKind::NotFound =>
             {
