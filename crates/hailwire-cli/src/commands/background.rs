@@ -1,13 +1,13 @@
 //! `hail up -d`: the node as a process of its own.
 //!
-//! The program starts itself again with `--detached --json`, with its log in `hail.log`, and waits
-//! for the one line that a node prints once its socket answers. So nothing is polled, and a failed
-//! start is reported with the node's own error.
+//! The program starts itself again with `--detached`, with its log in `hail.log`, and waits for the one line that a node prints
+//! once its socket answers, or why it did not start. So nothing is polled, and a failed start is reported with the node's own
+//! error.
 
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
+    io::{self, BufRead as _, BufReader, Read as _},
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
     process::{Command, Stdio},
@@ -22,7 +22,7 @@ use crate::args::node::UpArgs;
 /// A log larger than this is renamed to `hail.log.1` at the next start.
 const MAX_LOG: u64 = 8 * 1024 * 1024;
 
-/// Most bytes of the log that are read to find why the node did not start.
+/// Most bytes that are read of what a node says of its start.
 const MAX_REPORT: u64 = 64 * 1024;
 
 pub(super) fn run(run: &CommandContext, up: &UpArgs) -> Result<(), CommandFailure> {
@@ -31,7 +31,7 @@ pub(super) fn run(run: &CommandContext, up: &UpArgs) -> Result<(), CommandFailur
         .create()
         .map_err(|error| failed("cannot use the data folder", &error))?;
     let path = run.data.log();
-    let (log, start) = open_log(&path)
+    let log = open_log(&path)
         .map_err(|e| CommandFailure::io(format!("cannot write {}", path.display()), &e))?;
     let program = std::env::current_exe()
         .map_err(|error| failed("cannot find the path of this program", &error))?;
@@ -45,7 +45,7 @@ pub(super) fn run(run: &CommandContext, up: &UpArgs) -> Result<(), CommandFailur
 
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        let _ = BufReader::new(stdout).read_line(&mut line);
+        let _ = BufReader::new(stdout.take(MAX_REPORT)).read_line(&mut line);
     }
     if let Ok(started) = serde_json::from_str::<StartedNode>(&line) {
         return run
@@ -55,36 +55,22 @@ pub(super) fn run(run: &CommandContext, up: &UpArgs) -> Result<(), CommandFailur
     let exit = child
         .wait()
         .map_err(|error| failed("cannot wait for the node", &error))?;
-    Err(reported(&path, start).unwrap_or_else(|| {
+    Err(CommandFailure::from_line(&line).unwrap_or_else(|| {
         CommandFailure::general(format!("the node did not start ({exit})"))
             .hint(format!("see {}", path.display()))
     }))
 }
 
-/// Opens the log for appending, and returns the offset at which this start begins.
-fn open_log(path: &Path) -> io::Result<(File, u64)> {
+/// Opens the log for appending.
+fn open_log(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_LOG) {
         fs::rename(path, path.with_extension("log.1"))?;
     }
-    let log = File::options()
+    File::options()
         .append(true)
         .create(true)
         .mode(0o600)
-        .open(path)?;
-    let start = log.metadata()?.len();
-    Ok((log, start))
-}
-
-/// The failure that the node wrote as its last JSON line.
-fn reported(log: &Path, start: u64) -> Option<CommandFailure> {
-    let mut file = File::open(log).ok()?;
-    file.seek(SeekFrom::Start(start)).ok()?;
-    let mut text = Vec::new();
-    file.take(MAX_REPORT).read_to_end(&mut text).ok()?;
-    String::from_utf8_lossy(&text)
-        .lines()
-        .rev()
-        .find_map(CommandFailure::from_line)
+        .open(path)
 }
 
 /// The arguments of the process in the background.
@@ -92,7 +78,6 @@ fn arguments(run: &CommandContext, up: &UpArgs) -> Vec<OsString> {
     let mut args: Vec<OsString> = vec![
         "--data".into(),
         run.data.root().into(),
-        "--json".into(),
         "up".into(),
         "--detached".into(),
     ];
@@ -114,6 +99,9 @@ fn arguments(run: &CommandContext, up: &UpArgs) -> Vec<OsString> {
     }
     if let Some(grace) = up.grace {
         flag("--grace", format!("{}ms", grace.as_millis()));
+    }
+    if run.output.log_json {
+        flag("--log-format", "json".to_owned());
     }
     match run.log {
         None | Some(Level::ERROR | Level::WARN) => {}
@@ -146,7 +134,7 @@ mod tests {
                 colour: false,
                 colour_errors: false,
                 progress: false,
-                log_json: false,
+                log_json: true,
                 width: None,
             },
             data: DataDir::new("/d"),
@@ -155,7 +143,7 @@ mod tests {
         };
         let args = arguments(&run, &up);
         let again = Cli::try_parse_from([OsString::from("hail")].into_iter().chain(args)).unwrap();
-        assert!(again.global.json);
+        assert_eq!(again.global.log_format.as_deref(), Some("json"));
         assert_eq!(
             (again.global.verbose, again.global.data.unwrap()),
             (2, "/d".into())
@@ -175,28 +163,5 @@ mod tests {
             (up.name, up.listen, up.listen_tcp, up.carrier, up.hub)
         );
         assert_eq!(again.grace, up.grace);
-    }
-
-    #[test]
-    fn a_failed_start_is_told_with_the_nodes_own_failure() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("hail.log");
-        fs::write(
-            &path,
-            "{\"error\":{\"code\":\"internal\",\"message\":\"old\"}}\n",
-        )
-        .unwrap();
-        let (_, start) = open_log(&path).unwrap();
-        assert!(reported(&path, start).is_none());
-        let failure = CommandFailure::usage("new").hint("try");
-        let text = format!(
-            "{}a line\n{}\n",
-            fs::read_to_string(&path).unwrap(),
-            failure.for_programs()
-        );
-        fs::write(&path, text).unwrap();
-        let told = reported(&path, start).unwrap();
-        assert_eq!(told.exit(), failure.exit());
-        assert_eq!(told.status, failure.status);
     }
 }

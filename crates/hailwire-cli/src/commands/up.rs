@@ -9,6 +9,7 @@ use hailwire::{
 use hailwire_terminal::{
     failure::CommandFailure,
     log::{self, LogStyle},
+    output::Output,
     stop::StopSignals,
     text,
 };
@@ -57,12 +58,23 @@ impl StartedNode {
     }
 }
 
-/// Runs the node until SIGTERM, Ctrl-C or `hail down`.
+/// Runs the node until SIGTERM, Ctrl-C or `hail down`. In the background, whoever started it reads on stdout in one line of JSON
+/// what came of the start; stderr is the log.
 pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandFailure> {
-    if up.detached {
-        // It fails only if this process leads a session already, which is as good.
-        let _ = rustix::process::setsid();
+    if !up.detached {
+        return until_stopped(run, up).await;
     }
+    // It fails only if this process leads a session already, which is as good.
+    let _ = rustix::process::setsid();
+    let done = until_stopped(run, up).await;
+    if let Err(failure) = &done {
+        // Nobody reads it once the node has started.
+        let _ = run.output.text(&(failure.for_programs() + "\n"));
+    }
+    done
+}
+
+async fn until_stopped(run: &CommandContext, up: UpArgs) -> Result<(), CommandFailure> {
     let config = effective(config::load(run)?, &up, host_name());
     let style = match config.log.format {
         LogFormat::Json => LogStyle::Json,
@@ -87,7 +99,11 @@ pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandF
         pid: std::process::id(),
         kept,
     };
-    run.output.value(&started, |started| {
+    let output = Output {
+        json: run.output.json || up.detached,
+        ..run.output
+    };
+    output.value(&started, |started| {
         started.for_people("Ctrl-C or `hail down`")
     })?;
 

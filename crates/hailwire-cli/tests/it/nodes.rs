@@ -174,6 +174,12 @@ fn a_port_in_use_is_told_with_its_hint() {
     let ran = nodes.run("desk", &["up", "-d", "--listen", &address]);
     assert_eq!(ran.code, Some(78), "{ran:#?}");
     assert!(ran.stderr.contains("--listen"), "{ran:#?}");
+    // The log is for people, also of a start that failed.
+    let log = std::fs::read_to_string(nodes.path("desk").join("hail.log")).unwrap();
+    assert!(
+        log.contains("error: ") && !log.contains("{\"error\""),
+        "{log}"
+    );
 }
 
 #[test]
