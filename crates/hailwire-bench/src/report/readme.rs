@@ -1,9 +1,10 @@
-//! The README's table of figures, generated from kept results.
+//! The figures of the README and of docs/figures.md, generated from kept results.
 //!
-//! Its rows follow a rule that the README states: [`HEADLINES`] names one or a few rows of each published table and of callouts
-//! from end to end, and [`WORST_ROWS`] rows are those in which Hailwire is furthest behind, whichever they are. Each is shown
-//! with every baseline that did the same work in the same run. [`replaced`] puts the table between two marks of a
-//! page; `./x pages` writes the README so, and a test holds the two equal.
+//! The rows of docs/figures.md follow a rule that it states: [`HEADLINES`] names one or a few rows of each published table and of
+//! callouts from end to end, and [`WORST_ROWS`] rows are those in which Hailwire is furthest behind, whichever they are. Each is
+//! shown with every baseline that did the same work in the same run. The README has three of the headlines: the best, the one in
+//! the middle and the worst. [`replaced`] puts a [`FiguresPage`] between its marks; `./x pages` writes both pages so, and a
+//! test holds them equal.
 
 use std::{
     fmt::Write as _,
@@ -34,11 +35,41 @@ const SUITES: [&str; 3] = ["coordination", "overlay", "callout"];
 /// How many rows of all reports are shown because Hailwire is furthest behind in them.
 const WORST_ROWS: usize = 3;
 
-/// The lines before and after the table.
-const MARKS: [&str; 2] = [
-    "<!-- figures: written by ./x pages from bench/results -->",
-    "<!-- end of figures -->",
-];
+/// A page with figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FiguresPage {
+    /// Every headline, the worst rows and the targets.
+    Figures,
+    /// The best, the middle and the worst headline.
+    Readme,
+}
+
+impl FiguresPage {
+    /// The path from the root of the repository.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Figures => "docs/figures.md",
+            Self::Readme => "README.md",
+        }
+    }
+
+    /// The lines before and after the figures.
+    const fn marks(self) -> [&'static str; 2] {
+        match self {
+            Self::Figures => [
+                "<!-- figures: written by ./x pages from bench/results -->",
+                "<!-- end of figures -->",
+            ],
+            Self::Readme => [
+                "<!-- three figures: written by ./x pages from bench/results -->",
+                "<!-- end of three figures -->",
+            ],
+        }
+    }
+}
+
+const HEAD: &str =
+    "| row | Hailwire | beside it in the same run (Hailwire ÷ it) |\n|---|---|---|\n";
 
 /// A row that is always shown.
 struct HeadlineRow {
@@ -257,18 +288,29 @@ const HEADLINES: &[HeadlineRow] = &[
     },
 ];
 
-/// A page with the current table between its marks.
+/// A page's text with the current figures between its marks.
 ///
 /// # Errors
 ///
-/// The page has no marks, a suite has no whole run below the root of the repository, or a run lacks a headline.
-pub fn replaced(page: &str, root: &Path) -> Result<String, BenchError> {
+/// The text has no marks, a suite has no whole run below the root of the repository, or a run lacks a headline.
+pub fn replaced(of: FiguresPage, text: &str, root: &Path) -> Result<String, BenchError> {
     let wrong = || BenchError::Invalid("the page has no marks around the figures".to_owned());
-    let (before, rest) = page.split_once(MARKS[0]).ok_or_else(wrong)?;
-    let (_, after) = rest.split_once(MARKS[1]).ok_or_else(wrong)?;
-    let [begin, end] = MARKS;
-    Ok(format!("{before}{begin}\n{}{end}{after}", table(root)?))
+    let [begin, end] = of.marks();
+    let (before, rest) = text.split_once(begin).ok_or_else(wrong)?;
+    let (_, after) = rest.split_once(end).ok_or_else(wrong)?;
+    let runs = SUITES
+        .into_iter()
+        .map(|suite| Ok((suite, newest(root, suite)?)))
+        .collect::<Result<Vec<_>, BenchError>>()?;
+    let figures = match of {
+        FiguresPage::Figures => table(&runs)?,
+        FiguresPage::Readme => three(&runs)?,
+    };
+    Ok(format!("{before}{begin}\n{figures}{end}{after}"))
 }
+
+/// A suite, and where its newest run is.
+type SuiteRun = (&'static str, (PathBuf, ResultFolder));
 
 /// The newest whole run of a suite, from the root of the repository.
 fn newest(root: &Path, suite: &str) -> Result<(PathBuf, ResultFolder), BenchError> {
@@ -292,33 +334,50 @@ fn newest(root: &Path, suite: &str) -> Result<(PathBuf, ResultFolder), BenchErro
     )))
 }
 
-fn table(root: &Path) -> Result<String, BenchError> {
-    let runs = SUITES
-        .into_iter()
-        .map(|suite| Ok((suite, newest(root, suite)?)))
-        .collect::<Result<Vec<_>, BenchError>>()?;
+fn cells(runs: &[SuiteRun]) -> Vec<(&'static str, CellIndex<'_>)> {
+    runs.iter()
+        .map(|(suite, (_, folder))| (*suite, CellIndex::of(folder)))
+        .collect()
+}
+
+/// Each headline with its row, and by how much Hailwire leads the best baseline in it; less than 1 where it is behind.
+fn headlines(suites: &[(&'static str, CellIndex<'_>)]) -> Result<Vec<(String, f64)>, BenchError> {
+    let row = |one: &HeadlineRow| {
+        let cells = suites.iter().find(|(suite, _)| *suite == one.suite);
+        cells
+            .and_then(|(_, cells)| Some((one.row(cells)?, one.lead(cells)?)))
+            .ok_or_else(|| {
+                BenchError::Invalid(format!("no figure for “{}” ({})", one.words, one.table))
+            })
+    };
+    HEADLINES.iter().map(row).collect()
+}
+
+/// The best headline, the one in the middle and the worst.
+fn three(runs: &[SuiteRun]) -> Result<String, BenchError> {
+    let mut rows = headlines(&cells(runs))?;
+    rows.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let shown = [0, rows.len() / 2, rows.len() - 1];
+    let shown = shown.iter().filter_map(|at| rows.get(*at));
+    Ok(shown.fold(HEAD.to_owned(), |out, (row, _)| out + row))
+}
+
+fn table(runs: &[SuiteRun]) -> Result<String, BenchError> {
     let mut out = String::new();
-    for (suite, (path, folder)) in &runs {
+    for (suite, (path, folder)) in runs {
         let fact = |name: &str| folder.fact(name).unwrap_or_default();
         let _ = writeln!(
             out,
-            "- {suite}: [report]({}/report.md) of {}, on {}, revision {}",
+            "- {suite}: [report](../{}/report.md) of {}, on {}, revision {}",
             path.display(),
             page::when(folder).split(' ').next().unwrap_or_default(),
             fact("cpu"),
             fact("revision"),
         );
     }
-    let suites: Vec<(&str, CellIndex<'_>)> = runs
-        .iter()
-        .map(|(suite, (_, folder))| (*suite, CellIndex::of(folder)))
-        .collect();
-    out += "\n| row | Hailwire | beside it in the same run (Hailwire ÷ it) |\n|---|---|---|\n";
-    for one in HEADLINES {
-        let cells = suites.iter().find(|(suite, _)| *suite == one.suite);
-        let row = cells.and_then(|(_, cells)| one.row(cells)).ok_or_else(|| {
-            BenchError::Invalid(format!("no figure for “{}” ({})", one.words, one.table))
-        })?;
+    let suites = cells(runs);
+    let _ = write!(out, "\n{HEAD}");
+    for (row, _) in headlines(&suites)? {
         out += &row;
     }
     let all: Vec<(usize, BaselineComparison)> = (0..)
@@ -332,7 +391,7 @@ fn table(root: &Path) -> Result<String, BenchError> {
     let _ = write!(
         out,
         "\nThe {WORST_ROWS} rows in which it is furthest behind, of all {} that the three reports compare, each row once:\n\n\
-         | row | Hailwire | beside it in the same run (Hailwire ÷ it) |\n|---|---|---|\n",
+         {HEAD}",
         figure::number(all.len() as f64)
     );
     for (n, one) in worst(&all) {
@@ -382,6 +441,24 @@ fn worst_row(cells: &CellIndex<'_>, one: &BaselineComparison) -> String {
 
 impl HeadlineRow {
     fn row(&self, cells: &CellIndex<'_>) -> Option<String> {
+        let (ours, baseline) = self.compared(cells);
+        row(cells, ours, self.figure, self.words, &baseline)
+    }
+
+    /// Of its baselines the best decides.
+    fn lead(&self, cells: &CellIndex<'_>) -> Option<f64> {
+        let (ours, baseline) = self.compared(cells);
+        let better = figure::better(self.figure)?;
+        let our = cells.values(ours, self.figure);
+        let leads = baseline.into_iter().filter_map(|theirs| {
+            let ratio = RatioSpread::paired(&our, &cells.values(theirs, self.figure))?;
+            Some(ratio.lead(better))
+        });
+        leads.min_by(f64::total_cmp)
+    }
+
+    /// The cell of ours, and those to show beside it.
+    fn compared<'a>(&self, cells: &CellIndex<'a>) -> (CellKey<'a>, Vec<CellKey<'a>>) {
         let cell_key = CellKey {
             table: self.table,
             row: self.row,
@@ -395,7 +472,7 @@ impl HeadlineRow {
             form,
             ..cell_key
         }));
-        row(cells, cell_key, self.figure, self.words, &baseline)
+        (cell_key, baseline)
     }
 }
 
@@ -510,19 +587,51 @@ mod tests {
     use crate::{measure::Spread, report::fixture};
 
     #[test]
-    fn the_readme_has_the_figures_of_the_newest_kept_results() {
+    fn both_pages_have_the_figures_of_the_newest_kept_results() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let path = root.join("README.md");
-        let written = fs::read_to_string(&path).unwrap();
-        let now = replaced(&written, &root).unwrap();
-        if std::env::var_os("HAIL_BLESS").is_some() {
-            fs::write(&path, &now).unwrap();
-            return;
+        for page in [FiguresPage::Figures, FiguresPage::Readme] {
+            let path = root.join(page.path());
+            let written = fs::read_to_string(&path).unwrap();
+            let now = replaced(page, &written, &root).unwrap();
+            if std::env::var_os("HAIL_BLESS").is_some() {
+                fs::write(&path, &now).unwrap();
+            } else {
+                assert!(
+                    written == now,
+                    "{} is stale: run ./x pages, which writes its figures from {RESULTS}",
+                    page.path()
+                );
+            }
         }
-        assert!(
-            written == now,
-            "README.md is stale: run ./x pages, which writes its figures from {RESULTS}"
-        );
+    }
+
+    #[test]
+    fn the_readme_has_the_best_the_middle_and_the_worst_headline() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let runs: Vec<SuiteRun> = SUITES
+            .map(|suite| (suite, newest(&root, suite).unwrap()))
+            .into();
+        let mut rows = headlines(&cells(&runs)).unwrap();
+        let readme = fs::read_to_string(root.join(FiguresPage::Readme.path())).unwrap();
+        assert!(readme.contains(&format!("Of the [{} headline rows]", rows.len())));
+        let page = three(&runs).unwrap();
+        let shown: Vec<f64> = page
+            .lines()
+            .skip(2)
+            .map(|line| {
+                rows.iter()
+                    .find(|(row, _)| row.trim_end() == line)
+                    .unwrap()
+                    .1
+            })
+            .collect();
+        rows.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        let leads: Vec<f64> = rows.iter().map(|(_, lead)| *lead).collect();
+        assert_eq!(shown.len(), 3);
+        assert_eq!(shown.first(), leads.last());
+        assert_eq!(shown.last(), leads.first());
+        let above = leads.iter().filter(|lead| **lead > shown[1]).count();
+        assert_eq!(above, leads.len() / 2);
     }
 
     #[test]
@@ -614,14 +723,16 @@ mod tests {
     #[test]
     fn only_what_stands_between_the_marks_is_written_anew() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let [begin, end] = MARKS;
-        let page = replaced(&format!("before\n{begin}\nold\n{end}\nafter\n"), &root).unwrap();
+        let of = FiguresPage::Figures;
+        let [begin, end] = of.marks();
+        let text = format!("before\n{begin}\nold\n{end}\nafter\n");
+        let page = replaced(of, &text, &root).unwrap();
         assert!(
             page.starts_with(&format!("before\n{begin}\n- coordination: ")),
             "{page}"
         );
         assert!(page.ends_with(&format!("{end}\nafter\n")), "{page}");
         assert!(!page.contains("old\n"));
-        assert!(replaced("no marks", &root).is_err());
+        assert!(replaced(of, "no marks", &root).is_err());
     }
 }

@@ -10,12 +10,16 @@ mod companion_programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod documents;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod hub;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod kept_agents;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod lab;
 mod nodes;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod packages;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]

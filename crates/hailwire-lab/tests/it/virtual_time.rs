@@ -198,3 +198,16 @@ async fn two_hosts_behind_ordinary_nats_meet_when_both_send_first() {
         assert_eq!(heard.is_ok(), meets, "{mapping}");
     }
 }
+
+// docs/guide/lab.md shows this one.
+#[tokio::test(start_paused = true)]
+async fn a_greeting_takes_half_a_round_trip() {
+    let topology = Topology::named("wan-50ms").unwrap();
+    let network = VirtualNetwork::up(&topology, 7);
+    let a = network.socket("a", 0).unwrap();
+    let b = network.socket("b", 0).unwrap();
+    let begun = tokio::time::Instant::now();
+    a.send_to(b"hello", b.local());
+    b.recv_from().await;
+    assert_eq!(begun.elapsed().as_millis(), 25);
+}

@@ -14,7 +14,7 @@ use hailwire_terminal::{
     log,
     stop::{self, StopSignals},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     signal::unix::SignalKind,
     time::{MissedTickBehavior, interval},
@@ -83,8 +83,31 @@ fn say(
     let mut at = listening.at();
     let agents = config.agents.iter().map(|agent| &agent.name);
     at["agents"] = json!(agents.collect::<Vec<_>>());
-    run.output
-        .value(&at, |at| format!("serving agents: {at}\n"))
+    run.output.value(&at, told)
+}
+
+/// The agents, and a line for each address.
+fn told(at: &Value) -> String {
+    let texts = |of: &Value| -> Vec<String> {
+        let of = of
+            .as_array()
+            .map_or(std::slice::from_ref(of), Vec::as_slice);
+        of.iter()
+            .filter_map(|text| text.as_str().map(str::to_owned))
+            .collect()
+    };
+    let mut out = format!("serving agents: {}\n", texts(&at["agents"]).join(", "));
+    for (key, name) in [
+        ("ext_proc", "ext-proc"),
+        ("spoe", "spoe"),
+        ("reverse", "reverse"),
+        ("metrics", "metrics"),
+    ] {
+        for address in texts(&at[key]) {
+            out += &format!("  {name:<9} {address}\n");
+        }
+    }
+    out
 }
 
 /// The modification time and the length of a file.
