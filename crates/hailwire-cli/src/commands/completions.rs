@@ -34,6 +34,14 @@ fn table() -> Command {
     all.unwrap_or_else(Cli::command)
 }
 
+/// What the script for zsh ends with. zsh loads it from `fpath` when the first completion of `hail` is asked for, and that
+/// one is still to be answered then.
+const ZSH_FIRST: &str = r#"
+if [[ "${funcstack[1]}" == _hail ]]; then
+    _clap_dynamic_completer_hail "$@"
+fi
+"#;
+
 /// Prints the script that a shell loads.
 pub(crate) fn print(output: Output, shell: Shell) -> Result<(), CommandFailure> {
     output.text(&script(shell)?)
@@ -49,7 +57,11 @@ fn script(shell: Shell) -> Result<String, CommandFailure> {
     completer
         .write_registration(VARIABLE, "hail", "hail", "hail", &mut script)
         .map_err(|error| CommandFailure::io("cannot write the completions", &error))?;
-    Ok(String::from_utf8_lossy(&script).into_owned())
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if shell == Shell::Zsh {
+        script += ZSH_FIRST;
+    }
+    Ok(script)
 }
 
 #[cfg(test)]
@@ -68,6 +80,8 @@ mod tests {
             let script = script(shell).unwrap();
             assert!(script.contains(VARIABLE), "{shell}: {script}");
             assert!(script.contains("hail"), "{shell}: {script}");
+            let first = script.contains("\n    _clap_dynamic_completer_hail ");
+            assert_eq!(first, shell == Shell::Zsh, "{shell}: {script}");
         }
     }
 }

@@ -39,6 +39,9 @@ const SETUP: &str = "set -e
     echo ready
     exec cat";
 
+/// Gives a machine its name, and becomes its shell.
+const NAMED: &str = "echo \"$1\" >/proc/sys/kernel/hostname; shift; exec \"$@\"";
+
 const HOSTS: &str = "127.0.0.1 localhost\n192.168.1.10 hub.example.org\n";
 
 /// What is found under a name in `PATH`, besides what the system has.
@@ -295,9 +298,9 @@ impl Drop for Machines {
     }
 }
 
-/// The name of a machine's folder.
+/// The name of a machine, and of its folder.
 fn home_of(machine: &str) -> &str {
-    if machine.is_empty() { "here" } else { machine }
+    if machine.is_empty() { "desk" } else { machine }
 }
 
 /// A command as one that the shell itself runs, so that folder and variables last, with the exit code of the one before.
@@ -328,6 +331,15 @@ impl Shell {
         }
         command
             .args(["--net", "--mount", "--pid", "--target", &inside.to_string()])
+            .args([
+                "unshare",
+                "--uts",
+                "sh",
+                "-c",
+                NAMED,
+                "sh",
+                home_of(machine),
+            ])
             .args(["bash", "--noprofile", "--norc"])
             .env_clear()
             .env("PATH", format!("{}:{path}", folder.join("bin").display()))
