@@ -129,7 +129,7 @@ fn manifest(text: &str, root: &Path) -> Result<(), String> {
     fs::write(at("src/main.rs"), "fn main() {}\n").unwrap();
     fs::copy(root.join("Cargo.lock"), at("Cargo.lock")).unwrap();
     let asked = Command::new(env!("CARGO"))
-        .args(["metadata", "--offline", "--format-version", "1"])
+        .args(["tree", "--offline", "--edges", "normal,build"])
         .current_dir(at(""))
         .output()
         .unwrap();
