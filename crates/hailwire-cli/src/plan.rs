@@ -124,11 +124,12 @@ pub(crate) enum Action {
     ConfigCheck,
     ServiceInstall {
         enable: bool,
-        unit: PathBuf,
+        unit: ServiceUnit,
     },
+    ServiceShow(ServiceUnit),
     ServiceUninstall {
         disable: bool,
-        unit: PathBuf,
+        unit: ServiceUnit,
     },
     /// Executed by another program, with the same arguments.
     Forwarded(&'static CompanionProgram),
@@ -218,7 +219,6 @@ pub(crate) enum BodySource {
 pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, CommandFailure> {
     let Cli { global, command } = cli;
     let common = global.decide(around)?;
-    let unit = || unit_path(around);
     let action = match command {
         Command::Up(up) => Action::Up(up),
         Command::Down(node::DownArgs { grace }) => Action::Down(admin::ShutdownRequest {
@@ -287,13 +287,16 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             other::ConfigCommand::Check => Action::ConfigCheck,
         },
         Command::Service(other::ServiceArgs { command }) => match command {
-            other::ServiceCommand::Install { enable } => Action::ServiceInstall {
+            other::ServiceCommand::Install { unit, enable, args } => Action::ServiceInstall {
                 enable,
-                unit: unit()?,
+                unit: plan_unit(unit, args, &common, around)?,
             },
-            other::ServiceCommand::Uninstall { disable } => Action::ServiceUninstall {
+            other::ServiceCommand::Show { unit, args } => {
+                Action::ServiceShow(plan_unit(unit, args, &common, around)?)
+            }
+            other::ServiceCommand::Uninstall { unit, disable } => Action::ServiceUninstall {
                 disable,
-                unit: unit()?,
+                unit: plan_unit(unit, Vec::new(), &common, around)?,
             },
         },
         Command::Completions(other::CompletionsArgs { shell }) => Action::Completions(shell),
@@ -304,12 +307,57 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
     Ok(Plan { common, action })
 }
 
-/// The path of the systemd user unit.
-fn unit_path(around: &ProcessSurroundings) -> Result<PathBuf, CommandFailure> {
+/// A unit of systemd, and where it is written.
+#[derive(Debug)]
+pub(crate) struct ServiceUnit {
+    pub(crate) what: other::ServiceKind,
+    pub(crate) system: bool,
+    /// The unit's name, without `.service`.
+    pub(crate) name: &'static str,
+    pub(crate) path: PathBuf,
+    /// The data folder, where one was named.
+    pub(crate) data: Option<PathBuf>,
+    /// Further arguments of the command.
+    pub(crate) args: Vec<OsString>,
+}
+
+fn plan_unit(
+    unit: other::UnitArgs,
+    args: Vec<OsString>,
+    common: &CommonOptions,
+    around: &ProcessSurroundings,
+) -> Result<ServiceUnit, CommandFailure> {
+    let other::UnitArgs { what, system } = unit;
+    let name = match what {
+        other::ServiceKind::Node => "hailwire",
+        other::ServiceKind::Hub => "hailwire-hub",
+        other::ServiceKind::Callout => "hailwire-callout",
+    };
+    let data = common.data_named.then(|| common.data.clone());
+    if system && data.is_some() {
+        let message = format!("a service of the machine keeps its data in /var/lib/{name}");
+        return Err(CommandFailure::usage(message).hint("leave --data and HAIL_DATA out"));
+    }
+    let folder = match system {
+        true => PathBuf::from("/etc/systemd/system"),
+        false => user_units(around)?,
+    };
+    Ok(ServiceUnit {
+        path: folder.join(format!("{name}.service")),
+        what,
+        system,
+        name,
+        data,
+        args,
+    })
+}
+
+/// The folder of the units of this user's systemd.
+fn user_units(around: &ProcessSurroundings) -> Result<PathBuf, CommandFailure> {
     let config = around.xdg_config_home.as_ref().map(PathBuf::from);
     let config = config.or_else(|| Some(Path::new(around.home.as_ref()?).join(".config")));
     match config {
-        Some(config) => Ok(config.join("systemd/user/hailwire.service")),
+        Some(config) => Ok(config.join("systemd/user")),
         None => Err(CommandFailure::usage(
             "cannot find the folder of the unit: HOME is not set",
         )),

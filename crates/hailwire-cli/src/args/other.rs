@@ -174,16 +174,54 @@ pub(crate) struct ServiceArgs {
 pub(crate) enum ServiceCommand {
     /// Write the unit and print what to run next
     Install {
-        /// Also run systemctl, to start the service now and at every login
+        #[command(flatten)]
+        unit: UnitArgs,
+        /// Also run systemctl, to start the service now and at every login, or start of the machine
         #[arg(long)]
         enable: bool,
+        /// Further arguments of the command that the service runs, after `--`
+        #[arg(value_name = "ARGS", last = true)]
+        args: Vec<OsString>,
+    },
+    /// Print the unit that would be written
+    Show {
+        #[command(flatten)]
+        unit: UnitArgs,
+        /// Further arguments of the command that the service runs, after `--`
+        #[arg(value_name = "ARGS", last = true)]
+        args: Vec<OsString>,
     },
     /// Remove the unit
     Uninstall {
+        #[command(flatten)]
+        unit: UnitArgs,
         /// Also run systemctl, to stop the service first
         #[arg(long)]
         disable: bool,
     },
+}
+
+/// Which unit a command is about.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct UnitArgs {
+    /// What the service runs: the node with its kept agents, a hub, or `hail callout serve`
+    #[arg(value_name = "WHAT", value_enum, default_value_t = ServiceKind::Node)]
+    pub(crate) what: ServiceKind,
+    /// For the machine and not for this user: with a user of its own, its data in /var/lib, and none of the rights that it does
+    /// not need
+    #[arg(long)]
+    pub(crate) system: bool,
+}
+
+/// What a service runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ServiceKind {
+    /// `hail up`
+    Node,
+    /// `hail hub`
+    Hub,
+    /// `hail callout serve`
+    Callout,
 }
 
 /// Print the help of a command, or of hail

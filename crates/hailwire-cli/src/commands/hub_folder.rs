@@ -48,7 +48,9 @@ fn for_people(run: &CommandContext, status: &HubFolderStatus) -> String {
 }
 
 pub(super) fn members(run: &CommandContext) -> Result<(), CommandFailure> {
-    let members = folder::members(run.data.root()).map_err(|error| failure(&error))?;
+    let mut members = folder::members(run.data.root()).map_err(|error| failure(&error))?;
+    // By name, those without one at the end.
+    members.sort_by_key(|member| (member.name.is_none(), member.name.clone(), member.id));
     let table = |members: &[HubMember]| {
         let mut table = TextTable::new(["NAME", "ID", "JOINED", "SEEN", "LISTED"]);
         for member in members {

@@ -42,7 +42,7 @@ mod top;
 mod trust;
 mod up;
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use hailwire::DataDir;
 use hailwire_terminal::{
@@ -70,7 +70,6 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
     let Plan { common, action } = plan;
     let common = &common;
     let CommonOptions { output, .. } = *common;
-    let named: Option<PathBuf> = common.data_named.then(|| common.data.clone());
     let run = &CommandContext {
         output,
         data: DataDir::new(common.data.clone()),
@@ -81,9 +80,8 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::ConfigShow { effective } => short(common, config::show(run, effective)),
         Action::ConfigPath => config::path(run),
         Action::ConfigCheck => config::check(run),
-        Action::ServiceInstall { enable, unit } => {
-            service::install(output, &unit, named.as_deref(), enable)
-        }
+        Action::ServiceInstall { enable, unit } => service::install(output, &unit, enable),
+        Action::ServiceShow(unit) => service::show(output, &unit),
         Action::ServiceUninstall { disable, unit } => service::uninstall(output, &unit, disable),
         Action::Forwarded(program) => Err(program.replace_this()),
         Action::Completions(shell) => completions::print(output, shell),

@@ -30,6 +30,7 @@ mod remote_agents;
 mod report;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod restarts;
+mod service_units;
 mod siege;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod socket_owners;

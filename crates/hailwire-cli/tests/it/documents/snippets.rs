@@ -107,6 +107,8 @@ fn kdl(text: &str, name: &str) -> Result<(), String> {
             read.map(drop).map_err(|wrong| wrong.to_string())
         }
         "limits.kdl" => Ok(()),
+        // Only `hail` reads it: the page has it do so.
+        "agents.kdl" | "wrong.kdl" => Ok(()),
         _ if name.starts_with("callout") => {
             let read = inspect::Config::parse(text, path);
             read.map(drop).map_err(|wrong| wrong.to_string())
@@ -115,7 +117,10 @@ fn kdl(text: &str, name: &str) -> Result<(), String> {
             let read = hailwire_lab::Topology::parse(text, name);
             read.map(drop).map_err(|wrong| wrong.to_string())
         }
-        _ => Err("a KDL snippet is hail.kdl, callout.kdl, limits.kdl or network.kdl".to_owned()),
+        _ => Err(
+            "a KDL snippet is hail.kdl, agents.kdl, callout.kdl, limits.kdl or network.kdl"
+                .to_owned(),
+        ),
     }
 }
 
