@@ -1,13 +1,13 @@
 //! What the operator of a hub does, on the folder of a hub that runs, with nodes as processes.
 
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
 use crate::test_nodes::{TestNodes, first_line};
 
-/// A hub on loopback, which runs until the end of the test.
-fn hub(nodes: &mut TestNodes) -> String {
+/// A hub on loopback, and where it is reached.
+fn hub(nodes: &TestNodes) -> (Child, String) {
     let mut command = nodes.hail("hub", &["--json", "hub", "--listen", "127.0.0.1:0"]);
     let mut child = command
         .stdout(Stdio::piped())
@@ -15,8 +15,8 @@ fn hub(nodes: &mut TestNodes) -> String {
         .spawn()
         .unwrap();
     let started: Value = serde_json::from_str(&first_line(&mut child)).unwrap();
-    nodes.keep(child);
-    started["url"].as_str().unwrap().to_owned()
+    let url = started["url"].as_str().unwrap().to_owned();
+    (child, url)
 }
 
 fn ticket(nodes: &TestNodes, uses: &str) -> String {
@@ -36,7 +36,8 @@ fn members_are_listed_removed_and_leave_and_tickets_are_revoked() {
     let mut nodes = TestNodes::new();
     let early = nodes.run("hub", &["hub", "members"]);
     assert_eq!(early.code, Some(73), "{early:#?}");
-    let url = hub(&mut nodes);
+    let (running, url) = hub(&nodes);
+    nodes.keep(running);
     nodes.up("desk");
     nodes.up("lap");
     let open = ticket(&nodes, "2");
@@ -108,17 +109,11 @@ fn members_are_listed_removed_and_leave_and_tickets_are_revoked() {
 fn a_node_leaves_a_hub_that_is_away_and_says_who_has_to_remove_it() {
     let mut nodes = TestNodes::new();
     nodes.up("desk");
-    let mut command = nodes.hail("hub", &["--json", "hub", "--listen", "127.0.0.1:0"]);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    first_line(&mut child);
+    let (mut running, _) = hub(&nodes);
     let ticket = ticket(&nodes, "1");
     nodes.run("desk", &["join", &ticket]).ok();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    running.kill().unwrap();
+    running.wait().unwrap();
     assert_eq!(asked(&nodes, &["status"])["running"], false);
 
     let shown = nodes.run("desk", &["status"]).ok().stdout;

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
+    path::PathBuf,
     process::{Child, Stdio},
 };
 
@@ -126,21 +127,28 @@ fn an_agent_that_is_kept_while_the_node_runs_is_served_at_once() {
     assert!(gone.stderr.contains("no agent `echo`"), "{gone:#?}");
 }
 
-#[test]
-fn a_node_that_was_killed_takes_its_supervisor_along_and_the_next_one_serves_again() {
-    let mut nodes = TestNodes::new();
-    let node = pid(&nodes.up("desk"));
+/// Keeps an agent `slow` that answers once it is told to, and notes its processes in the folder that is given back.
+fn keep_slow(nodes: &TestNodes) -> PathBuf {
     let started = nodes.path("started");
     fs::create_dir(&started).unwrap();
     let script = format!(
         "touch {}/$$; echo started; read l; echo done",
         started.display()
     );
-    keep_script(&nodes, "slow", &script);
+    keep_script(nodes, "slow", &script);
+    started
+}
+
+#[test]
+fn a_node_that_was_killed_takes_its_supervisor_along_and_the_next_one_serves_again() {
+    let mut nodes = TestNodes::new();
+    let node = pid(&nodes.up("desk"));
+    let started = keep_slow(&nodes);
     let mut under_way = begun(&nodes, "slow");
     let (guard, serving) = supervisor(node).unwrap();
     kill("-KILL", node);
-    // At once, so that two of them meet.
+    until("the node ends", || !runs(node));
+    // At once, so that two supervisors meet.
     let again = nodes.up("desk");
     until("the supervisor ends with its node", || {
         !runs(guard) && !runs(serving)
@@ -162,13 +170,7 @@ fn a_node_that_was_killed_takes_its_supervisor_along_and_the_next_one_serves_aga
 fn a_supervisor_that_was_killed_is_started_again_and_leaves_no_program() {
     let mut nodes = TestNodes::new();
     let node = pid(&nodes.up("desk"));
-    let started = nodes.path("started");
-    fs::create_dir(&started).unwrap();
-    let script = format!(
-        "touch {}/$$; echo started; read l; echo done",
-        started.display()
-    );
-    keep_script(&nodes, "slow", &script);
+    let started = keep_slow(&nodes);
     for of_the_guard in [false, true] {
         let mut under_way = begun(&nodes, "slow");
         let (guard, serving) = supervisor(node).unwrap();

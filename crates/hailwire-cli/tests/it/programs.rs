@@ -25,12 +25,17 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process is there and has not ended.
+/// Whether a process is there and one of its threads has not ended: the first may end before the others, which hold what is open.
 pub(crate) fn runs(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .ok()
-        .and_then(|stat| Some(stat.rsplit_once(") ")?.1.starts_with(['Z', 'X'])))
-        .is_some_and(|ended| !ended)
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads.flatten().any(|thread| {
+        fs::read_to_string(thread.path().join("stat"))
+            .ok()
+            .and_then(|stat| Some(stat.rsplit_once(") ")?.1.starts_with(['Z', 'X'])))
+            .is_some_and(|ended| !ended)
+    })
 }
 
 /// Numbers that scripts have written into a folder, each as the name of a file.

@@ -7,7 +7,7 @@ use hailwire::{
     admin::{self, JoinAnswer, JoinRequest, PingAnswer, PingRequest, TunnelStatus, method},
 };
 
-use crate::test_nodes::TestNodes;
+use crate::{programs, test_nodes::TestNodes};
 
 /// How long anything may take that is to happen at once.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,11 +42,12 @@ async fn new_tunnel_since(node: &Node, client: &Client, since: Instant) {
     tokio::time::timeout(PATIENCE, found).await.unwrap();
 }
 
+/// Kills a node, and returns once its process has ended and with it its lock.
 fn kill(nodes: &TestNodes, node: &str) {
     let pid = std::fs::read_to_string(nodes.path(node).join("lock")).unwrap();
-    let pid: i32 = pid.trim().parse().unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let pid = pid.trim().parse().unwrap();
+    programs::kill("-KILL", pid);
+    programs::until("the node ends", || !programs::runs(pid));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
