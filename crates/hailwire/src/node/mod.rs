@@ -103,6 +103,10 @@ const DRAIN_POLL: Duration = Duration::from_millis(10);
 /// How long a closed endpoint may take to tell its peers.
 const ENDPOINT_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a start waits for the lock of the data folder, and how often it tries.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
 /// A node embedded in this process.
 ///
 /// Runs until [`Node::shutdown`]; dropping it without that leaves its tasks to the runtime. Needs a
@@ -157,7 +161,7 @@ impl NodeBuilder {
             path: shown(data.root()),
             source,
         })?;
-        let lock = take_lock(&data)?;
+        let lock = take_lock(&data).await?;
         let key = NodeKey::load_or_create(&data.key())?;
         let database = data.database();
         paths::private_database(&database).map_err(|source| StartError::DataDir {
@@ -517,8 +521,8 @@ pub enum StartError {
     },
 }
 
-/// Takes the single-instance lock and writes the process id into it.
-fn take_lock(data: &DataDir) -> Result<File, StartError> {
+/// Takes the single-instance lock, which a process that is being killed holds for a moment longer, and writes the process id into it.
+async fn take_lock(data: &DataDir) -> Result<File, StartError> {
     use std::{io::Write, os::unix::fs::OpenOptionsExt};
 
     let failed = |source| StartError::DataDir {
@@ -533,7 +537,17 @@ fn take_lock(data: &DataDir) -> Result<File, StartError> {
         .mode(0o600)
         .open(data.lock())
         .map_err(failed)?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+    let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    let given_up = Instant::now() + LOCK_PATIENCE;
+    let locked = loop {
+        match rustix::fs::flock(&file, exclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < given_up => {
+                tokio::time::sleep(LOCK_POLL).await;
+            }
+            locked => break locked,
+        }
+    };
+    match locked {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = std::fs::read_to_string(data.lock()).unwrap_or_default();
