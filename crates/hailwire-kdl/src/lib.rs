@@ -8,7 +8,7 @@
 mod file;
 
 use std::{
-    fmt,
+    fmt, mem,
     ops::{Bound, Range, RangeBounds, RangeInclusive},
     str::FromStr,
     time::Duration,
@@ -71,11 +71,15 @@ impl TextMistake {
 /// Deepest nesting of braces, and of comments. The parser calls itself for each level.
 pub const MAX_DEPTH: usize = 100;
 
+/// Deepest nesting of blocks that are commented out by `/-`. The parser reads each of them twice, and so what lies `n`
+/// deep 2^n times.
+pub const MAX_SLASHDASH_DEPTH: usize = 3;
+
 /// Parses a text.
 ///
 /// # Errors
 ///
-/// The first syntax error, or nesting beyond [`MAX_DEPTH`].
+/// The first syntax error, or nesting beyond [`MAX_DEPTH`] or [`MAX_SLASHDASH_DEPTH`].
 pub fn document(text: &str) -> Result<KdlDocument, TextMistake> {
     check_depth(text)?;
     KdlDocument::parse_v2(text).map_err(|error| {
@@ -101,20 +105,32 @@ pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// Counts what is open, also within strings, where a file hardly has so many braces that are never closed.
+/// Counts what is open, also within strings, where a file hardly has so many braces that are never closed. A block
+/// counts as commented out if `/-` stands anywhere between the brace before it and its own.
 fn check_depth(text: &str) -> Result<(), TextMistake> {
-    let (mut braces, mut comments) = (0_usize, 0_usize);
+    let (mut blocks, mut comments) = (Vec::new(), 0_usize);
+    let mut slashdash = false;
     for (offset, pair) in text.as_bytes().windows(2).enumerate() {
         match pair {
             b"/*" => comments += 1,
             b"*/" => comments = comments.saturating_sub(1),
-            [b'{', _] => braces += 1,
-            [b'}', _] => braces = braces.saturating_sub(1),
-            _ => {}
+            b"/-" => slashdash = true,
+            [b'{', _] => blocks.push(mem::take(&mut slashdash)),
+            [b'}', _] => {
+                blocks.pop();
+                slashdash = false;
+            }
+            _ => continue,
         }
-        if braces.max(comments) > MAX_DEPTH {
+        if blocks.len().max(comments) > MAX_DEPTH {
             let what = format!("more than {MAX_DEPTH} braces or comments within one another");
             return Err(TextMistake::at(offset, what));
+        }
+        if blocks.iter().filter(|commented| **commented).count() > MAX_SLASHDASH_DEPTH {
+            let what = format!(
+                "more than {MAX_SLASHDASH_DEPTH} blocks commented out by `/-` within one another"
+            );
+            return Err(TextMistake::at(offset, what).hint("write `//` before each line instead"));
         }
     }
     Ok(())
@@ -466,11 +482,17 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_nested_deeply_does_not_overflow_the_stack() {
-        for (open, close) in [("a {", "}"), ("/* ", "*/"), ("a /-{", "}")] {
+    fn a_text_that_is_nested_deeply_costs_neither_the_stack_nor_time() {
+        for (open, close, deepest) in [
+            ("a {", "}", MAX_DEPTH),
+            ("/* ", "*/", MAX_DEPTH),
+            ("/-a {", "}", MAX_SLASHDASH_DEPTH),
+            ("a /-{", "}", MAX_SLASHDASH_DEPTH),
+            ("a 1 /- \n {", "}", MAX_SLASHDASH_DEPTH),
+        ] {
             let nested = |depth| [open.repeat(depth), close.repeat(depth)].concat();
-            assert!(document(&nested(MAX_DEPTH)).is_ok(), "{open}");
-            for text in [nested(MAX_DEPTH + 1), open.repeat(100_000)] {
+            assert!(document(&nested(deepest)).is_ok(), "{open}");
+            for text in [nested(deepest + 1), open.repeat(100_000)] {
                 let mistake = document(&text).unwrap_err();
                 assert!(mistake.what.contains("within one another"), "{mistake:?}");
             }
