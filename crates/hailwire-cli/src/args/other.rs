@@ -125,9 +125,15 @@ pub(crate) enum HubListingPolicy {
 /// to 50 agents, kills one worker half-way, and checks every answer.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Folder with documents [default: the text files in the current folder]
+    /// Folder with documents for the workers [default: 828 excerpts of Hailwire's own pages, which are in the program]
     #[arg(long, value_name = "DIR")]
     pub(crate) input: Option<PathBuf>,
+    /// Show also what happens in between, and a table of agents, times and memory
+    #[arg(long)]
+    pub(crate) details: bool,
+    /// Write all of it to this file, as one page of HTML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Worker nodes
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(2..=16))]
     pub(crate) workers: u32,

@@ -9,12 +9,13 @@ mod faults;
 mod listeners;
 mod metrics;
 mod probes;
-mod remote_agent;
+pub(super) mod remote_agent;
 pub(super) mod serve;
 pub(super) mod test;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use hailwire::DataDir;
 use hailwire_callout::{
     inspect::{
         Config, ReverseRegistry,
@@ -32,20 +33,29 @@ fn load(path: &Path) -> Result<Config, CommandFailure> {
 }
 
 /// Connectors for the endpoints that the callout crate does not know.
-struct EndpointConnectors {
+pub(super) struct EndpointConnectors {
     node: Arc<remote_agent::LocalNodeClient>,
     arrivals: ReverseRegistry,
 }
 
 impl EndpointConnectors {
     fn new(run: &CommandContext) -> Self {
+        Self::of_node(run.data.clone())
+    }
+
+    /// Connectors that reach agents on other nodes through the node on this data folder.
+    pub(super) fn of_node(data: DataDir) -> Self {
         Self {
-            node: Arc::new(remote_agent::LocalNodeClient::at(run.data.clone())),
+            node: Arc::new(remote_agent::LocalNodeClient::at(data)),
             arrivals: ReverseRegistry::default(),
         }
     }
 
-    fn reach(&self, agent: &AgentConfig, place: &AgentEndpoint) -> Option<Arc<dyn Connector>> {
+    pub(super) fn reach(
+        &self,
+        agent: &AgentConfig,
+        place: &AgentEndpoint,
+    ) -> Option<Arc<dyn Connector>> {
         match place {
             AgentEndpoint::Hail { agent: name, node } => {
                 let (node, address) = (Arc::clone(&self.node), format!("{name}@{node}"));

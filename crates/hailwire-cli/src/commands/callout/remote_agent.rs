@@ -3,6 +3,8 @@
 use futures_util::future::BoxFuture;
 use hailwire::{Body, Client, Code, DataDir, RawStream, Request, RequestKind, Response, Status};
 use hailwire_callout::{
+    Agent,
+    agent::{self, ServeOptions},
     host::{
         ConnectError, ConnectOptions, Connection,
         dialect::{self, Dialect},
@@ -11,12 +13,15 @@ use hailwire_callout::{
 };
 use std::{io, path::PathBuf, sync::Arc};
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     net::UnixStream,
     sync::Mutex,
 };
 
 use crate::commands::body::{QUEUED_CHUNKS, pump};
+
+/// Bytes on their way between a stream and an agent of this process, each way.
+const PIPE_BYTES: usize = 64 << 10;
 
 /// A client of this machine's node, which attaches again after the node was away.
 pub(super) struct LocalNodeClient {
@@ -103,24 +108,51 @@ impl Connector for RemoteAgent {
 
 /// Splices a proxy's stream with a connection to the agent's socket.
 pub(super) async fn splice(request: Request, socket: PathBuf) -> Result<Response, Status> {
-    if request.kind() != RequestKind::Stream {
-        let status = Status::new(
-            Code::Unimplemented,
-            "an inspection agent accepts raw streams only",
-        );
-        return Err(status.with_hint("a proxy names it as: hail \"NAME@NODE\""));
-    }
+    only_streams(&request)?;
     let connected = UnixStream::connect(&socket).await;
-    let (read, write) = connected
-        .map_err(|error| {
-            let what = "the inspection agent is not running";
-            Status::new(Code::Unavailable, what).with_details(error.to_string())
-        })?
-        .into_split();
+    let connected = connected.map_err(|error| {
+        let what = "the inspection agent is not running";
+        Status::new(Code::Unavailable, what).with_details(error.to_string())
+    })?;
+    Ok(joined(request, connected.into_split()))
+}
+
+/// Answers a proxy's stream by an agent of this process.
+pub(in crate::commands) fn answered_by<A: Agent>(
+    agent: Arc<A>,
+    request: Request,
+) -> Result<Response, Status> {
+    only_streams(&request)?;
+    let (near, far) = tokio::io::duplex(PIPE_BYTES);
+    tokio::spawn(async move {
+        if let Err(error) = agent::serve(agent, far, &ServeOptions::default()).await {
+            tracing::debug!(%error, "a proxy's connection ended");
+        }
+    });
+    Ok(joined(request, tokio::io::split(near)))
+}
+
+fn only_streams(request: &Request) -> Result<(), Status> {
+    if request.kind() == RequestKind::Stream {
+        return Ok(());
+    }
+    let status = Status::new(
+        Code::Unimplemented,
+        "an inspection agent accepts raw streams only",
+    );
+    Err(status.with_hint("a proxy names it as: hail \"NAME@NODE\""))
+}
+
+/// Copies both ways between a proxy's stream and the two halves of a connection.
+fn joined<R, W>(request: Request, (read, write): (R, W)) -> Response
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let (sender, body) = Body::channel(QUEUED_CHUNKS);
     tokio::spawn(pump(read, sender));
     tokio::spawn(drain(request.into_body(), write));
-    Ok(Response::new(body))
+    Response::new(body)
 }
 
 /// Writes a body to a socket, until either side has ended.

@@ -1,19 +1,19 @@
-//! The documents of the demonstration: text files of the checkout, or of a named folder.
+//! The documents of the demonstration: excerpts that are in the program, or the text files of a named folder.
 //!
-//! Without `--input` they are the files that git tracks below the current folder, or where that is
-//! no checkout, all files below it apart from `target` and `.git`. Links are not followed. Files that
+//! Of a folder these are all files below it apart from `target` and `.git`. Links are not followed. Files that
 //! are not text, cannot be read, or exceed a bound are skipped and counted.
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use bytes::Bytes;
 use hailwire::{Code, Status};
 use hailwire_terminal::failure::CommandFailure;
 use serde::Serialize;
+
+use super::samples;
 
 /// Most documents of one run.
 const MAX_DOCUMENTS: usize = 2000;
@@ -75,21 +75,28 @@ impl SkippedFiles {
     }
 }
 
-/// Reads the documents of a folder, or of the current one.
+/// Reads the documents of a folder, or takes those that are in the program.
 ///
 /// # Errors
 ///
 /// The folder is missing, is not a folder, cannot be read or holds no text.
 pub(super) fn collect(input: Option<&Path>) -> Result<DocumentSet, CommandFailure> {
-    let folder = input.unwrap_or(Path::new("."));
+    match input {
+        Some(folder) => of_folder(folder),
+        None => Ok(DocumentSet {
+            list: samples::excerpts()
+                .map(|text| DemoDocument { text: text.into() })
+                .collect(),
+            skipped: SkippedFiles::default(),
+        }),
+    }
+}
+
+fn of_folder(folder: &Path) -> Result<DocumentSet, CommandFailure> {
     let listing = fs::read_dir(folder).map_err(|error| folder_failure(folder, &error))?;
     drop(listing);
-    let tracked = match input {
-        Some(_) => None,
-        None => tracked(folder),
-    };
     let mut unreadable = 0;
-    let mut paths = tracked.unwrap_or_else(|| walk(folder, &mut unreadable));
+    let mut paths = walk(folder, &mut unreadable);
     paths.sort();
     let mut documents = read(&paths);
     documents.skipped.unreadable += unreadable;
@@ -121,25 +128,6 @@ fn folder_failure(folder: &Path, error: &std::io::Error) -> CommandFailure {
     };
     let status = Status::new(code, format!("{} {what}", folder.display()));
     CommandFailure::from(status).hint("give a folder with documents: hail demo --input DIR")
-}
-
-/// The files below `folder` that git tracks; `None` where it is no checkout or git is missing.
-fn tracked(folder: &Path) -> Option<Vec<PathBuf>> {
-    let listed = Command::new("git")
-        .arg("-C")
-        .arg(folder)
-        .args(["ls-files", "-z", "--cached"])
-        .output()
-        .ok()?;
-    let text = String::from_utf8(listed.stdout).ok()?;
-    let paths: Vec<PathBuf> = text
-        .split('\0')
-        .filter(|name| !name.is_empty())
-        .map(|name| folder.join(name))
-        .filter(|path| path.symlink_metadata().is_ok_and(|meta| meta.is_file()))
-        .take(MAX_SEEN)
-        .collect();
-    (listed.status.success() && !paths.is_empty()).then_some(paths)
 }
 
 /// All files below `folder`.

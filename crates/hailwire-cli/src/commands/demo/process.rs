@@ -6,7 +6,7 @@
 //! however that ends.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
@@ -25,7 +25,10 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 use tracing::Level;
 
-use super::work::{PATTERN_FIELD, WorkInProgress, WorkKind};
+use super::{
+    scene_agents,
+    work::{PATTERN_FIELD, WorkInProgress, WorkKind},
+};
 use crate::commands::CommandContext;
 
 /// How long the ticket to the hub is valid.
@@ -44,13 +47,23 @@ pub(super) struct ProcessSetup {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ProcessRole {
     /// The hub, with a ticket for this many nodes.
-    Hub { members: u32 },
+    Hub { members: u32, listen: SocketAddr },
     /// A node, which joins the hub and serves agents.
-    Node {
-        name: NodeName,
-        ticket: String,
-        agents: Vec<WorkKind>,
-    },
+    Node(Box<NodeRole>),
+}
+
+/// A node of the demonstration.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct NodeRole {
+    pub(super) name: NodeName,
+    /// Of the hub that it joins; empty for none.
+    pub(super) ticket: String,
+    /// The address that it listens at.
+    pub(super) listen: IpAddr,
+    /// The agents that process documents.
+    pub(super) work: Vec<WorkKind>,
+    /// Whether it serves the agents of the scenes.
+    pub(super) scenes: bool,
 }
 
 /// What a process prints once it is ready.
@@ -59,6 +72,8 @@ pub(super) struct ProcessReady {
     pub(super) id: NodeId,
     /// The hub's ticket; empty for a node.
     pub(super) ticket: String,
+    /// Where peers find a node; empty for the hub.
+    pub(super) addresses: Vec<String>,
 }
 
 /// Runs a process until stdin ends.
@@ -87,27 +102,29 @@ async fn end_of(mut stdin: BufReader<Stdin>) {
 
 async fn live(run: &CommandContext, setup: ProcessSetup) -> Result<(), CommandFailure> {
     match setup.role {
-        ProcessRole::Hub { members } => {
-            let (hub, ticket) = start_hub(setup.data, members).await?;
-            tell(
-                run,
-                &ProcessReady {
-                    id: hub.id(),
-                    ticket,
-                },
-            )?;
+        ProcessRole::Hub { members, listen } => {
+            let (hub, ticket) = start_hub(setup.data, listen, members).await?;
+            let ready = ProcessReady {
+                id: hub.id(),
+                ticket,
+                addresses: Vec::new(),
+            };
+            tell(run, &ready)?;
             std::future::pending().await
         }
-        ProcessRole::Node {
-            name,
-            ticket,
-            agents,
-        } => {
-            let node = Box::pin(start_node(setup.data, name, ticket)).await?;
-            let _serving = serve(&node, &agents).await?;
+        ProcessRole::Node(role) => {
+            let node = Box::pin(start_node(setup.data, &role)).await?;
+            let _working = serve(&node, &role.work).await?;
+            let _in_scenes = match role.scenes {
+                true => scene_agents::serve(&node.client()).await?,
+                false => Vec::new(),
+            };
+            let status: admin::NodeStatus =
+                Box::pin(node.client().admin(method::STATUS, &())).await?;
             let ready = ProcessReady {
                 id: node.id(),
                 ticket: String::new(),
+                addresses: status.addresses,
             };
             tell(run, &ready)?;
             std::future::pending().await
@@ -123,9 +140,13 @@ fn tell(run: &CommandContext, ready: &ProcessReady) -> Result<(), CommandFailure
     run.output.text(&line)
 }
 
-async fn start_hub(data: PathBuf, members: u32) -> Result<(Hub, String), CommandFailure> {
+async fn start_hub(
+    data: PathBuf,
+    listen: SocketAddr,
+    members: u32,
+) -> Result<(Hub, String), CommandFailure> {
     let mut config = hailwire_hub::HubConfig::new(data);
-    config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    config.listen = listen;
     config.tls = TlsMode::OwnKey;
     config.trust = MemberTrust::Members;
     let hub = Hub::start(config)
@@ -138,18 +159,21 @@ async fn start_hub(data: PathBuf, members: u32) -> Result<(Hub, String), Command
     Ok((hub, ticket))
 }
 
-async fn start_node(data: PathBuf, name: NodeName, ticket: String) -> Result<Node, CommandFailure> {
+async fn start_node(data: PathBuf, role: &NodeRole) -> Result<Node, CommandFailure> {
     let mut config = Config::default();
-    config.node.name = Some(name);
-    config.listen.udp = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+    config.node.name = Some(role.name.clone());
+    config.listen.udp = vec![SocketAddr::from((role.listen, 0))];
     let node = Node::builder()
         .data_dir(DataDir::new(data))
         .config(config)
         .start()
         .await
         .map_err(|error| CommandFailure::caused(Code::Unavailable, &error))?;
+    if role.ticket.is_empty() {
+        return Ok(node);
+    }
     let join = admin::JoinRequest {
-        ticket,
+        ticket: role.ticket.clone(),
         // The demo's own hub.
         yes: true,
         ..admin::JoinRequest::default()

@@ -4,9 +4,16 @@
 //! If it is dropped without that, the processes are killed too; if this process is killed, they
 //! end when their stdin does.
 
-use std::{fs::File, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    fs::File,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    process::Stdio,
+    time::Duration,
+};
 
 use hailwire::{Code, DataDir, NodeId, NodeName, Status};
+use hailwire_lab::real::NamespaceNetwork;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
@@ -14,7 +21,7 @@ use tokio::{
 };
 
 use super::{
-    process::{ProcessReady, ProcessRole, ProcessSetup},
+    process::{NodeRole, ProcessReady, ProcessRole, ProcessSetup},
     summary::ProcessSummary,
     work::WorkKind,
 };
@@ -30,14 +37,21 @@ const LOG_TAIL: usize = 2000;
 const HUB: &str = "hub";
 
 /// The name of the orchestrator's process.
-const ORCHESTRATOR: &str = "orchestrator";
+pub(super) const ORCHESTRATOR: &str = "orchestrator";
 
-/// All processes, in the order of their start: the hub, the orchestrator's node, the workers.
+/// The node whose agents the scenes call, where there is no other machine.
+pub(super) const NEIGHBOUR: &str = "neighbour";
+
+/// The address of every process that is in no network of the lab.
+pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// All processes, in the order of their start.
 #[derive(Debug)]
 pub(super) struct DemoProcesses {
     folder: TempDir,
     processes: Vec<DemoProcess>,
     workers: Vec<WorkerNode>,
+    neighbour: Option<ProcessReady>,
 }
 
 /// A worker node.
@@ -70,10 +84,12 @@ impl DemoProcesses {
             folder,
             processes: Vec::new(),
             workers: Vec::new(),
+            neighbour: None,
         })
     }
 
-    /// Starts every process and waits until all are ready.
+    /// Starts the hub, the orchestrator's node, the neighbour and the workers on this machine, and waits until all are
+    /// ready.
     ///
     /// # Cancel safety
     ///
@@ -83,41 +99,63 @@ impl DemoProcesses {
         workers: usize,
         agents: usize,
     ) -> Result<(), CommandFailure> {
-        let members = u32::try_from(workers + 1).unwrap_or(u32::MAX);
-        let stdout = self.start(HUB, ProcessRole::Hub { members }).await?;
-        let ProcessReady { ticket, .. } = self.ready(0, stdout).await?;
-        let mut started = Vec::new();
-        for number in 0..=workers {
-            let (name, agents) = match number {
-                0 => (ORCHESTRATOR.to_owned(), Vec::new()),
-                n => {
-                    let share = agents / workers + usize::from(n <= agents % workers);
-                    (format!("worker-{n}"), WorkKind::shared_out(share))
-                }
-            };
-            let node: NodeName = name
-                .parse()
-                .map_err(|error| CommandFailure::general(format!("{name}: {error}")))?;
-            let role = ProcessRole::Node {
-                name: node,
+        let members = u32::try_from(workers + 2).unwrap_or(u32::MAX);
+        let hub = ProcessRole::Hub {
+            members,
+            listen: (LOOPBACK, 0).into(),
+        };
+        let ticket = self.begin(HUB, hub, None).await?.ready().await?.ticket;
+        let mut node = async |name: &str, work, scenes| {
+            let role = NodeRole {
+                name: node_name(name)?,
                 ticket: ticket.clone(),
-                agents,
+                listen: LOOPBACK,
+                work,
+                scenes,
             };
-            let stdout = self.start(&name, role).await?;
-            started.push((name, self.processes.len() - 1, stdout));
+            self.begin(name, ProcessRole::Node(Box::new(role)), None)
+                .await
+        };
+        let orchestrator = node(ORCHESTRATOR, Vec::new(), false).await?;
+        let neighbour = node(NEIGHBOUR, Vec::new(), true).await?;
+        let mut started = Vec::new();
+        for number in 1..=workers {
+            let share = agents / workers + usize::from(number <= agents % workers);
+            let work = WorkKind::shared_out(share);
+            started.push(node(&format!("worker-{number}"), work, false).await?);
         }
-        for (name, process, stdout) in started {
-            let ProcessReady { id, .. } = self.ready(process, stdout).await?;
-            if name != ORCHESTRATOR {
-                self.workers.push(WorkerNode { name, id, process });
-            }
+        orchestrator.ready().await?;
+        self.neighbour = Some(neighbour.ready().await?);
+        for process in started {
+            let (name, number) = (process.name.clone(), process.number);
+            let id = process.ready().await?.id;
+            self.workers.push(WorkerNode {
+                name,
+                id,
+                process: number,
+            });
         }
         Ok(())
     }
 
-    /// The data folder of the orchestrator's node.
-    pub(super) fn orchestrator(&self) -> DataDir {
-        DataDir::new(self.folder.path().join(ORCHESTRATOR))
+    /// Starts one more process and waits until it is ready; in a host of a network of the lab where one is given.
+    pub(super) async fn add(
+        &mut self,
+        name: &str,
+        role: ProcessRole,
+        network: Option<&NamespaceNetwork>,
+    ) -> Result<ProcessReady, CommandFailure> {
+        self.begin(name, role, network).await?.ready().await
+    }
+
+    /// The node that serves the agents of the scenes on this machine; none before [`DemoProcesses::fill`].
+    pub(super) fn neighbour(&self) -> Option<&ProcessReady> {
+        self.neighbour.as_ref()
+    }
+
+    /// The data folder of a process.
+    pub(super) fn data(&self, name: &str) -> DataDir {
+        DataDir::new(self.folder.path().join(name))
     }
 
     pub(super) fn workers(&self) -> &[WorkerNode] {
@@ -173,20 +211,32 @@ impl DemoProcesses {
         None
     }
 
-    async fn start(
+    /// Starts a process, in the host of its name where a network is given.
+    async fn begin(
         &mut self,
         name: &str,
         role: ProcessRole,
-    ) -> Result<ChildStdout, CommandFailure> {
+        network: Option<&NamespaceNetwork>,
+    ) -> Result<StartedProcess, CommandFailure> {
         let failed = |error| CommandFailure::io(format!("cannot start {name}"), &error);
         let data = self.folder.path().join(name);
-        let log = File::create(self.log(name)).map_err(failed)?;
+        let log = self.folder.path().join(format!("{name}.log"));
+        let log_file = File::create(&log).map_err(failed)?;
         let program = std::env::current_exe().map_err(failed)?;
-        let mut child = Command::new(program)
+        let mut command: Command = match network {
+            None => Command::new(program),
+            Some(network) => {
+                let inside = network.command(name, program);
+                inside
+                    .map_err(|error| CommandFailure::caused(Code::Internal, &error))?
+                    .into()
+            }
+        };
+        let mut child = command
             .args(["demo", "--part"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(log)
+            .stderr(log_file)
             // Ctrl-C is handled by this process, which ends the others in order.
             .process_group(0)
             .kill_on_drop(true)
@@ -194,6 +244,7 @@ impl DemoProcesses {
             .map_err(failed)?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let pid = child.id().unwrap_or(0);
+        let number = self.processes.len();
         self.processes.push(DemoProcess {
             name: name.to_owned(),
             child,
@@ -209,17 +260,36 @@ impl DemoProcesses {
         if let Some(process) = self.processes.last_mut() {
             process._stdin = Some(stdin);
         }
-        stdout.ok_or_else(|| CommandFailure::general("a pipe is missing"))
+        let stdout = stdout.ok_or_else(|| CommandFailure::general("a pipe is missing"))?;
+        Ok(StartedProcess {
+            name: name.to_owned(),
+            number,
+            stdout,
+            log,
+        })
     }
+}
 
-    async fn ready(
-        &self,
-        process: usize,
-        stdout: ChildStdout,
-    ) -> Result<ProcessReady, CommandFailure> {
-        let name = &self.processes[process].name;
+/// The name of a node, checked.
+pub(super) fn node_name(name: &str) -> Result<NodeName, CommandFailure> {
+    name.parse()
+        .map_err(|error| CommandFailure::general(format!("{name}: {error}")))
+}
+
+/// A process that may not be ready yet.
+#[derive(Debug)]
+struct StartedProcess {
+    name: String,
+    number: usize,
+    stdout: ChildStdout,
+    log: PathBuf,
+}
+
+impl StartedProcess {
+    async fn ready(self) -> Result<ProcessReady, CommandFailure> {
+        let Self { name, log, .. } = self;
         let mut line = String::new();
-        let mut stdout = BufReader::new(stdout);
+        let mut stdout = BufReader::new(self.stdout);
         let what = match tokio::time::timeout(START_TIMEOUT, stdout.read_line(&mut line)).await {
             Err(_) => format!("{name} did not start within {} s", START_TIMEOUT.as_secs()),
             Ok(_) => match serde_json::from_str(&line) {
@@ -227,15 +297,11 @@ impl DemoProcesses {
                 Err(_) => format!("{name} ended before it was ready"),
             },
         };
-        let log = std::fs::read(self.log(name)).unwrap_or_default();
+        let log = std::fs::read(log).unwrap_or_default();
         let tail = &log[log.len().saturating_sub(LOG_TAIL)..];
         let status = Status::new(Code::Unavailable, what)
             .with_details(String::from_utf8_lossy(tail).into_owned());
         Err(CommandFailure::from(status).hint("run it with -v to see what its processes do"))
-    }
-
-    fn log(&self, name: &str) -> PathBuf {
-        self.folder.path().join(format!("{name}.log"))
     }
 }
 

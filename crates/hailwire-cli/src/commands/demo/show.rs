@@ -1,5 +1,5 @@
-//! The display while the demonstration runs: on a terminal a live table above a progress bar, elsewhere a
-//! line from time to time, and nothing with `--json`.
+//! The display while the workers are busy: on a terminal a progress bar, with `--details` below a live table and notes;
+//! elsewhere with `--details` a line from time to time, and nothing with `--json`.
 
 use std::time::{Duration, Instant};
 
@@ -18,21 +18,26 @@ const LINE_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct LiveView {
     output: Output,
+    details: bool,
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
 }
 
 impl LiveView {
-    pub(super) fn new(output: Output) -> Self {
+    pub(super) fn new(output: Output, details: bool) -> Self {
         Self {
             output,
+            details,
             bar: None,
             last_line: None,
         }
     }
 
-    /// Prints a note.
+    /// Prints a note, with `--details`.
     pub(super) fn note(&self, text: &str) {
+        if !self.details {
+            return;
+        }
         match &self.bar {
             Some(bar) => bar.suspend(|| self.output.note(text)),
             None => self.output.note(text),
@@ -58,8 +63,10 @@ impl LiveView {
         rows: impl FnOnce() -> Vec<AgentSummary>,
     ) {
         if let Some(bar) = &self.bar {
-            let table = table(&rows()).render(self.output.table_style());
-            bar.set_message(table.trim_end().to_owned());
+            if self.details {
+                let table = table(&rows()).render(self.output.table_style());
+                bar.set_message(table.trim_end().to_owned());
+            }
             bar.set_position(dispatch.settled());
             return;
         }
@@ -67,7 +74,7 @@ impl LiveView {
             return;
         }
         self.last_line = Some(Instant::now());
-        self.output.note(&format!(
+        self.note(&format!(
             "{} of {} answers, {} retried",
             dispatch.settled(),
             dispatch.total(),

@@ -10,11 +10,14 @@ use super::{
     dispatch::DocumentDispatch,
     documents::SkippedFiles,
     processes::WorkerNode,
+    scenes::SceneReport,
 };
 
 /// What `hail demo --json` prints; see `docs/reference/json.md`.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct DemoSummary {
+    /// What was shown, in order.
+    pub(super) scenes: Vec<SceneReport>,
     /// Documents sent to every kind of agent.
     pub(super) documents: usize,
     pub(super) document_bytes: usize,
@@ -122,8 +125,8 @@ pub(super) fn table(rows: &[AgentSummary]) -> TextTable {
 }
 
 impl DemoSummary {
-    /// The whole summary, for people.
-    pub(super) fn for_people(&self, output: Output) -> String {
+    /// The counters for people: name and value.
+    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let us = |us: u64| text::time(Duration::from_micros(us));
         let ms = |ms: u64| text::time(Duration::from_millis(ms));
         let pair = |p: TimePercentiles| format!("p50 {}, p99 {}", us(p.p50_us), us(p.p99_us));
@@ -144,7 +147,7 @@ impl DemoSummary {
             .iter()
             .map(|process| format!("{} {}", process.name, text::bytes(process.peak_rss_bytes)))
             .collect();
-        let lines = [
+        vec![
             ("documents", documents),
             (
                 "agents",
@@ -184,13 +187,37 @@ impl DemoSummary {
                     ms(self.run_ms)
                 ),
             ),
-        ];
+        ]
+    }
+
+    /// The table of agents and the counters, for people.
+    pub(super) fn details(&self, output: Output) -> String {
         let mut out = table(&self.rows).render(output.table_style());
         out.push('\n');
-        for (what, value) in lines {
+        for (what, value) in self.lines() {
             out.push_str(&format!("{what:<16}  {value}\n"));
         }
         out
+    }
+
+    /// What the 50 agents showed, in a sentence.
+    pub(super) fn sentence(&self) -> String {
+        let answers = format!(
+            "{} agents on {} workers give {} right answers",
+            self.agents, self.workers, self.verified
+        );
+        match self.killed.as_str() {
+            "" => format!(
+                "{answers} in {}",
+                text::time(Duration::from_millis(self.run_ms))
+            ),
+            killed => format!(
+                "{answers} in {}; {killed} is killed half-way: {} calls are made again, {} are lost",
+                text::time(Duration::from_millis(self.run_ms)),
+                self.redispatched,
+                self.lost
+            ),
+        }
     }
 
     /// Takes the counters from a run that has ended.
