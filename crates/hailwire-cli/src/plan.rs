@@ -105,7 +105,10 @@ pub(crate) enum Action {
         config: PathBuf,
         small: bool,
     },
-    HubRun(Box<hailwire_hub::HubConfig>),
+    HubRun(Box<HubPlan>),
+    /// Start the hub in the background.
+    HubDetach(Box<other::HubRunArgs>),
+    HubDown,
     HubStatus,
     HubMembers,
     HubMemberRemove(NodeRef),
@@ -609,11 +612,22 @@ fn name_of_socket(path: &Path) -> Result<AgentName, CommandFailure> {
     })
 }
 
+/// A hub to run.
+#[derive(Debug)]
+pub(crate) struct HubPlan {
+    pub(crate) config: hailwire_hub::HubConfig,
+    /// Where its metrics are served.
+    pub(crate) metrics: Option<std::net::SocketAddr>,
+    /// Whether `hail hub -d` has started this process.
+    pub(crate) detached: bool,
+}
+
 fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> {
     let run = match hub.command {
         Some(other::HubCommand::Invite { uses, expires }) => {
             return Ok(Action::HubInvite { uses, expires });
         }
+        Some(other::HubCommand::Down) => return Ok(Action::HubDown),
         Some(other::HubCommand::Status) => return Ok(Action::HubStatus),
         Some(other::HubCommand::Members { command }) => {
             return Ok(match command {
@@ -639,6 +653,9 @@ fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> 
             CommandFailure::usage(what).hint("omit --plain, or use --listen 127.0.0.1:PORT")
         );
     }
+    if run.detach {
+        return Ok(Action::HubDetach(Box::new(run)));
+    }
     let mut config = hailwire_hub::HubConfig::new(data);
     config.listen = run.listen;
     config.udp_port = run.udp_port;
@@ -656,7 +673,11 @@ fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> 
         other::HubListingPolicy::Members => hailwire_hub::AgentVisibility::Members,
         other::HubListingPolicy::Trusted => hailwire_hub::AgentVisibility::Trusted,
     });
-    Ok(Action::HubRun(Box::new(config)))
+    Ok(Action::HubRun(Box::new(HubPlan {
+        config,
+        metrics: run.metrics,
+        detached: run.detached,
+    })))
 }
 
 /// Every worker serves every kind of agent, so that any other can take over its work.

@@ -5,6 +5,7 @@
 
 use std::{
     fs::{File, TryLockError},
+    io::{self, Read as _},
     path::Path,
     time::Duration,
 };
@@ -27,6 +28,9 @@ pub(crate) const DATABASE: &str = "hub.db";
 
 /// The file that a running hub holds locked.
 pub(crate) const LOCK: &str = "hub.lock";
+
+/// Most bytes of the number of a process.
+const MAX_PROCESS_ID: u64 = 16;
 
 const URL: &str = "url";
 const PINNED_KEY: &str = "key";
@@ -107,6 +111,8 @@ pub fn revoke(data_dir: &Path, id: &str) -> Result<OpenTicket, InviteError> {
 pub struct HubFolderStatus {
     /// Whether a hub runs on the folder now.
     pub running: bool,
+    /// Its process; none where no hub runs.
+    pub process: Option<u32>,
     /// Where nodes reach it, as tickets say.
     pub url: String,
     /// Its key, where tickets carry one.
@@ -136,12 +142,38 @@ pub fn status(data_dir: &Path) -> Result<HubFolderStatus, InviteError> {
     let (url, key, trust, counts, tickets) = read().map_err(InviteError::Directory)?;
     Ok(HubFolderStatus {
         running: is_locked(data_dir),
+        process: process(data_dir),
         url,
         key: key.parse().ok(),
         trust: trust_of(&trust),
         counts,
         tickets,
     })
+}
+
+/// The process of the hub that runs on a data folder; none where none does.
+#[must_use]
+pub fn process(data_dir: &Path) -> Option<u32> {
+    let mut written = String::new();
+    let lock = File::open(data_dir.join(LOCK)).ok()?;
+    lock.take(MAX_PROCESS_ID)
+        .read_to_string(&mut written)
+        .ok()?;
+    is_locked(data_dir).then(|| written.parse().ok())?
+}
+
+/// Waits until no hub runs on a data folder.
+///
+/// # Errors
+///
+/// The lock cannot be waited for.
+pub fn wait_until_stopped(data_dir: &Path) -> io::Result<()> {
+    match File::open(data_dir.join(LOCK)) {
+        Ok(lock) => lock.lock_shared(),
+        // A hub that was never started does not run.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a hub runs on a data folder.

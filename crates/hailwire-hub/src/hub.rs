@@ -3,7 +3,7 @@
 use std::{
     fmt,
     fs::{DirBuilder, File, OpenOptions, TryLockError},
-    io,
+    io::{self, Write as _},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use std::{
 
 use hailwire_wire::{HubUrl, NodeId, directory::HubMember};
 use iroh_base::EndpointId;
-use iroh_relay::server::{RelayService, Server};
+use iroh_relay::server::{Metrics as RelayCounters, RelayService, Server};
 use thiserror::Error;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
 use tokio_rustls::TlsAcceptor;
@@ -44,6 +44,7 @@ pub struct Hub {
     clock: fn() -> u64,
     queue: DirectoryQueue,
     relay: RelayService,
+    pub(crate) relay_counters: Arc<RelayCounters>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
     discovery: Server,
@@ -129,7 +130,8 @@ impl Hub {
             discovery_port,
             name_hold_s,
         };
-        let relay = relay::relay(queue.clone(), &config.bounds);
+        let relay_counters = Arc::new(RelayCounters::default());
+        let relay = relay::relay(queue.clone(), &config.bounds, Arc::clone(&relay_counters));
         let (stop, stopped) = watch::channel(false);
         let port = ServerContext {
             api: DirectoryApi::new(about, config.clock, queue.clone(), &config.bounds),
@@ -148,6 +150,7 @@ impl Hub {
             clock: config.clock,
             queue,
             relay,
+            relay_counters,
             stop,
             serving,
             discovery,
@@ -291,9 +294,16 @@ fn lock_folder(data_dir: &Path) -> Result<File, StartError> {
         .write(true)
         .mode(0o600)
         .open(path);
-    let lock = lock.map_err(at)?;
+    let mut lock = lock.map_err(at)?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
+        Ok(()) => {
+            // For `hail hub down`.
+            let process = std::process::id().to_string();
+            lock.set_len(0)
+                .and_then(|()| lock.write_all(process.as_bytes()))
+                .map_err(at)?;
+            Ok(lock)
+        }
         Err(TryLockError::WouldBlock) => Err(StartError::Running(data_dir.into())),
         Err(TryLockError::Error(source)) => Err(at(source)),
     }

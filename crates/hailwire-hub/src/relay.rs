@@ -27,7 +27,11 @@ use crate::{config::HubBounds, queue::DirectoryQueue};
 const KEY_CACHE: usize = 4096;
 
 /// Creates the relay, which takes over upgraded connections.
-pub(crate) fn relay(queue: DirectoryQueue, bounds: &HubBounds) -> RelayService {
+pub(crate) fn relay(
+    queue: DirectoryQueue,
+    bounds: &HubBounds,
+    counters: Arc<Metrics>,
+) -> RelayService {
     RelayService::new(
         Handlers::default(),
         HeaderMap::new(),
@@ -38,7 +42,7 @@ pub(crate) fn relay(queue: DirectoryQueue, bounds: &HubBounds) -> RelayService {
             max: bounds.relay_connections_per_member,
             open: Mutex::default(),
         }),
-        Arc::new(Metrics::default()),
+        counters,
     )
 }
 

@@ -33,6 +33,8 @@ pub(crate) enum HubCommand {
         #[arg(long, value_name = "D", value_parser = duration, default_value = "1h")]
         expires: Duration,
     },
+    /// Stop the hub and wait until it has exited
+    Down,
     /// Show where the hub is reached, whether it runs, and how many members it has
     Status,
     /// List members, or remove one
@@ -73,6 +75,9 @@ pub(crate) enum HubTicketsCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct HubRunArgs {
+    /// Run in the background; logs go to hub.log in the data folder
+    #[arg(short, long)]
+    pub(crate) detach: bool,
     /// TCP address of the directory and the relay
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7443")]
     pub(crate) listen: SocketAddr,
@@ -99,6 +104,12 @@ pub(crate) struct HubRunArgs {
     /// nodes that trust it]
     #[arg(long, value_name = "WHOSE", value_enum)]
     pub(crate) listing: Option<HubListingPolicy>,
+    /// TCP address at which Prometheus reads the hub's metrics, over plain HTTP [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Set by `hail hub -d` for the process that it starts
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
 }
 
 /// Whom the members of a hub trust because of their membership.

@@ -14,7 +14,7 @@ pub(super) fn status(run: &CommandContext) -> Result<(), CommandFailure> {
     let status = folder::status(run.data.root()).map_err(|error| failure(&error))?;
     let members_trusted = status.trust == MemberTrust::Members;
     let value = json!({
-        "running": status.running, "url": status.url, "id": status.key,
+        "running": status.running, "pid": status.process, "url": status.url, "id": status.key,
         "members": status.counts.members, "records": status.counts.records,
         "names": status.counts.names, "tickets": status.tickets,
         "members_trust_each_other": members_trusted, "data_dir": run.data.root(),
@@ -23,9 +23,10 @@ pub(super) fn status(run: &CommandContext) -> Result<(), CommandFailure> {
 }
 
 fn for_people(run: &CommandContext, status: &HubFolderStatus) -> String {
-    let runs = match status.running {
-        true => "yes",
-        false => "no: start it with `hail hub` on this data folder",
+    let runs = match (status.running, status.process) {
+        (true, Some(process)) => format!("yes, process {process}"),
+        (true, None) => "yes".to_owned(),
+        (false, _) => "no: start it with `hail hub` on this data folder".to_owned(),
     };
     let key = match status.key {
         Some(key) => key.to_string(),

@@ -28,6 +28,7 @@ mod kept_settings;
 mod leave;
 mod logs;
 mod man;
+mod metrics;
 mod offered_agent;
 mod peers;
 mod ping;
@@ -89,7 +90,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Help(command) => Err(help::replace_this(command)),
         Action::Version => help::version(output),
         Action::Id => id::run(run),
-        Action::Up(up) if up.detach => background::run(run, &up),
+        Action::Up(up) if up.detach => background::node(run, &up),
         Action::Up(up) => on_one_core(common, up::run(run, up)),
         Action::Down(request) => short(common, down::run(run, request)),
         Action::Status => short(common, status::run(run)),
@@ -132,7 +133,9 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::CalloutTest { config, small } => {
             on_all_cores(callout::test::run(run, config, small))
         }
-        Action::HubRun(config) => on_all_cores(hub::run(run, *config)),
+        Action::HubRun(plan) => on_all_cores(hub::run(run, *plan)),
+        Action::HubDetach(hub) => background::hub(run, &hub),
+        Action::HubDown => hub::down(run),
         Action::HubStatus => hub_folder::status(run),
         Action::HubMembers => hub_folder::members(run),
         Action::HubMemberRemove(who) => hub_folder::remove_member(run, &who),

@@ -17,7 +17,7 @@ use hailwire_wire::{NodeName, limits};
 use serde::Serialize;
 use tracing::Level;
 
-use super::{CommandContext, config, kept_agents::KeptAgents, kept_settings, restart};
+use super::{CommandContext, background, config, kept_agents::KeptAgents, kept_settings, restart};
 use crate::args::node::UpArgs;
 
 /// What `hail up` prints once the node runs.
@@ -64,14 +64,7 @@ pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandF
     if !up.detached {
         return until_stopped(run, up).await;
     }
-    // It fails only if this process leads a session already, which is as good.
-    let _ = rustix::process::setsid();
-    let done = until_stopped(run, up).await;
-    if let Err(failure) = &done {
-        // Nobody reads it once the node has started.
-        let _ = run.output.text(&(failure.for_programs() + "\n"));
-    }
-    done
+    background::detached(run, until_stopped(run, up)).await
 }
 
 async fn until_stopped(run: &CommandContext, up: UpArgs) -> Result<(), CommandFailure> {

@@ -1,6 +1,10 @@
 //! What the operator of a hub does, on the folder of a hub that runs, with nodes as processes.
 
-use std::process::{Child, Stdio};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    process::{Child, Stdio},
+};
 
 use serde_json::Value;
 
@@ -125,4 +129,48 @@ fn a_node_leaves_a_hub_that_is_away_and_says_who_has_to_remove_it() {
     let left = nodes.run("desk", &["leave"]).ok();
     assert!(left.stderr.contains("hail hub members rm"), "{left:#?}");
     assert_eq!(asked(&nodes, &["members"]).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_hub_in_the_background_tells_its_metrics_and_is_stopped_by_a_command() {
+    let nodes = TestNodes::new();
+    let up = |metrics: &str| {
+        let args = [
+            "--json",
+            "hub",
+            "-d",
+            "--listen",
+            "127.0.0.1:0",
+            "--trust",
+            "members",
+            "--metrics",
+            metrics,
+        ];
+        nodes.run("hub", &args)
+    };
+    let none = nodes.run("hub", &["--json", "hub", "down"]).ok().json();
+    assert_eq!(none["stopped"], false);
+    let started = up("127.0.0.1:0").ok().json();
+    let status = nodes.run("hub", &["--json", "hub", "status"]).ok().json();
+    assert_eq!(status["running"], true, "{status}");
+    assert_eq!(status["pid"], started["pid"], "{status}");
+    assert_eq!(status["members_trust_each_other"], true, "{status}");
+
+    let mut scrape = TcpStream::connect(started["metrics"].as_str().unwrap()).unwrap();
+    scrape
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: hub\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    scrape.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("hailwire_hub_members 0\n"), "{answer}");
+    assert!(answer.ends_with("# EOF\n"), "{answer}");
+
+    let second = up("127.0.0.1:0");
+    assert_eq!(second.code, Some(70), "{second:#?}");
+    assert!(second.stderr.contains("already"), "{second:#?}");
+    let stopped = nodes.run("hub", &["--json", "hub", "down"]).ok().json();
+    assert_eq!(stopped["stopped"], true);
+    let status = nodes.run("hub", &["--json", "hub", "status"]).ok().json();
+    assert_eq!(status["running"], false, "{status}");
+    assert!(status["pid"].is_null(), "{status}");
 }

@@ -6,14 +6,15 @@
 //! [`DRAIN_TIMEOUT`] to end.
 
 use std::{
-    error::Error, fmt, future::Future, io, net::SocketAddr, path::PathBuf, sync::Arc,
-    time::Duration,
+    error::Error, fmt, future::Future, future::ready, io, net::SocketAddr, path::PathBuf,
+    sync::Arc, time::Duration,
 };
 
 use futures_util::FutureExt as _;
 use hailwire::Code;
 use hailwire_callout::{
     agent::uds,
+    exposition,
     front::{FrontListener, UnseenBodyPolicy, ext_proc, spoe},
     host::reverse::ReverseOptions,
     inspect::{
@@ -24,7 +25,7 @@ use hailwire_callout::{
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
 
-use super::metrics;
+use crate::commands::metrics;
 use hailwire_terminal::failure::CommandFailure;
 
 /// How long requests may take to end on a removed socket.
@@ -212,7 +213,11 @@ impl CalloutListeners {
                 self.tasks.spawn(within(Duration::ZERO, stopped, served));
             }
             BoundSocket::Metrics(listener) => {
-                let served = metrics::serve(listener, Arc::clone(&self.inspector));
+                let inspector = Arc::clone(&self.inspector);
+                let served = async move {
+                    let text = || ready(inspector.to_openmetrics());
+                    metrics::serve(listener, exposition::CONTENT_TYPE, text).await
+                };
                 self.tasks.spawn(within(Duration::ZERO, stopped, served));
             }
         }

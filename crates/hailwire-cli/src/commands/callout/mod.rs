@@ -7,7 +7,6 @@ pub(super) mod attach;
 mod fault_trials;
 mod faults;
 mod listeners;
-mod metrics;
 mod probes;
 pub(super) mod remote_agent;
 pub(super) mod serve;

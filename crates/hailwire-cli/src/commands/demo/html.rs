@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use hailwire_terminal::text;
 
-use super::summary::{AgentSummary, DemoSummary};
+use super::{
+    scenes::SceneOutcome,
+    summary::{AgentSummary, DemoSummary},
+};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --line: #8886; }
@@ -27,14 +30,14 @@ pub(super) fn page(summary: &DemoSummary) -> String {
         .iter()
         .map(|scene| {
             let class = match scene.outcome {
-                super::scenes::SceneOutcome::Shown => "shown",
-                super::scenes::SceneOutcome::LeftOut => "left_out",
-                super::scenes::SceneOutcome::Failed => "failed",
+                SceneOutcome::Shown => "shown",
+                SceneOutcome::LeftOut => "left_out",
+                SceneOutcome::Failed => "failed",
             };
             format!(
                 "<li class={class}><span class=sign>{}</span><span class=took>{}</span><span>{}</span></li>\n",
                 scene.outcome.sign(),
-                text::time(Duration::from_millis(scene.took_ms)),
+                scene.took(),
                 escaped(&scene.text)
             )
         })
@@ -80,7 +83,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::demo::scenes::{SceneOutcome, SceneReport};
+    use crate::commands::demo::scenes::SceneReport;
 
     #[test]
     fn what_others_wrote_is_text_on_the_page() {

@@ -42,11 +42,16 @@ pub(super) struct SceneReport {
 impl SceneReport {
     /// Its line for people.
     pub(super) fn line(&self) -> String {
-        let took = match self.outcome {
+        let Self { outcome, text, .. } = self;
+        format!("{} {:>6}  {text}\n", outcome.sign(), self.took())
+    }
+
+    /// How long it took, in seconds; empty for one that was left out.
+    pub(super) fn took(&self) -> String {
+        match self.outcome {
             SceneOutcome::LeftOut => String::new(),
             _ => format!("{:.1} s", Duration::from_millis(self.took_ms).as_secs_f64()),
-        };
-        format!("{} {took:>6}  {}\n", self.outcome.sign(), self.text)
+        }
     }
 }
 
