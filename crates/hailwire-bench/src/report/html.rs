@@ -16,6 +16,7 @@ use super::{
     plot::{self, SvgPlot},
     scores,
     spread::DifferenceVerdict,
+    subjects,
     table::{BaselineRatio, GridRow, GridValue, TableGrid},
     timings::{self, TableTime},
 };
@@ -33,6 +34,7 @@ pub(crate) fn page(report: &ReportPage) -> String {
         header {
             p.over { "Hailwire bench" }
             h1 { (report.title) }
+            p.sentence { (report.sentence) }
             p.lead { (report.when) @for (name, value) in &report.environment { " · " (name) " " (value) } }
             (contents(report))
         }
@@ -100,7 +102,7 @@ fn telling(report: &ReportPage) -> Markup {
                     div class=(format!("card {}", class(one.verdict))) {
                         p.over { (one.cell_key()) }
                         p.big { (times(one)) }
-                        p { (figure::label(&one.figure)) " of " b { (one.ours) } " against " b { (one.theirs) } ": "
+                        p { (figure::label(&one.figure)) " of " b { (subjects::words(&one.ours)) } " against " b { (subjects::words(&one.theirs)) } ": "
                             (figure::text(&one.figure, one.our.median)) " against "
                             (figure::text(&one.figure, one.their.median)) "; "
                             (one.ratio.text()) " over " (one.ratio.count) @if one.ratio.count == 1 { " pair" } @else { " pairs" } }
@@ -239,8 +241,8 @@ fn comparison_rows(name: &str, all: &[BaselineComparison]) -> Markup {
                         tr {
                             th scope="row" { (one.cell_key()) span.sub { (one.network) } }
                             td.text { (figure::label(&one.figure)) }
-                            td.value { (figure::spread(&one.figure, &one.our)) span.sub { (one.ours) } }
-                            td.value { (figure::spread(&one.figure, &one.their)) span.sub { (one.theirs) } }
+                            td.value { (figure::spread(&one.figure, &one.our)) span.sub { (subjects::words(&one.ours)) } }
+                            td.value { (figure::spread(&one.figure, &one.their)) span.sub { (subjects::words(&one.theirs)) } }
                             td.value { (one.ratio.text()) }
                             td class=(class(one.verdict)) { (times(one)) }
                         }
@@ -383,7 +385,7 @@ fn rows(grid: &TableGrid) -> Markup {
                 tr {
                     @for column in &grid.columns {
                         @if column.subject.is_empty() { th.pub scope="col" { "published" } }
-                        @else { th scope="col" { (column.subject) } }
+                        @else { th scope="col" { (subjects::words(&column.subject)) } }
                     }
                 }
             }
@@ -458,7 +460,7 @@ fn cells(cells: &[GridValue]) -> Markup {
 fn beside(against: &BaselineRatio) -> Markup {
     html! {
         span class=(format!("sub vs {}", class(against.verdict))) {
-            (sign(against.verdict)) " " (against.ratio) " of " (against.baseline) ", " (against.verdict.text())
+            (sign(against.verdict)) " " (against.ratio) " of " (subjects::words(&against.baseline)) ", " (against.verdict.text())
         }
     }
 }
@@ -508,7 +510,7 @@ pub(crate) const METHOD: &[&str] = &[
      the row says no difference. Fewer than three pairs are not judged.",
     "Losses and wins compare p50 and p99 of the quantiles, resident bytes of the memory, and messages rather than \
      bytes where both are there; the tables have the rest.",
-    "Ours are the subjects quic, h2, ws, auto, embedded and process to process; whatever else was measured is a baseline. \
+    "What is called Hailwire is ours; whatever else was measured is a baseline. \
      Only the same row in the same form on the same network is compared.",
     "Published figures come from other machines and other work. They are printed and never computed with.",
 ];
@@ -534,7 +536,7 @@ fn figures(figures: &[PageFigure]) -> Markup {
         table {
             thead { tr { @for name in ["table", "row", "subject", "form", "network", "figure", "median (least – most)", "repeats"] { th scope="col" { (name) } } } }
             tbody { @for one in figures { tr {
-                @for part in &one.cell_key { td.text { (or_dash(part)) } }
+                @for part in named(&one.cell_key) { td.text { (or_dash(&part)) } }
                 td.text { (one.name) }
                 td.value { (figure::spread(&one.name, &one.spread)) }
                 td.value { (one.repeats) }
@@ -548,11 +550,20 @@ fn skipped(skipped: &[SkippedCell]) -> Markup {
         table {
             thead { tr { @for name in ["table", "row", "subject", "form", "not measured"] { th scope="col" { (name) } } } }
             tbody { @for one in skipped { tr {
-                @for part in &one.cell_key { td.text { (or_dash(part)) } }
+                @for part in named(&one.cell_key) { td.text { (or_dash(&part)) } }
                 td.text { (one.reason) }
             } } }
         }
     }
+}
+
+/// The parts of a cell's name, its subject in words: the third of them.
+fn named(cell_key: &[String]) -> impl Iterator<Item = String> {
+    let part = |(at, part): (usize, &String)| match at {
+        2 => subjects::words(part),
+        _ => part.clone(),
+    };
+    cell_key.iter().enumerate().map(part)
 }
 
 /// A part of a name, or a dash where it does not apply.

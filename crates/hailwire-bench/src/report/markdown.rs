@@ -8,7 +8,7 @@ use super::{
     baseline_comparison::BaselineComparison,
     figure, html,
     page::ReportPage,
-    scores,
+    scores, subjects,
     table::{GridValue, TableGrid},
     timings,
 };
@@ -17,8 +17,9 @@ use super::{
 #[must_use]
 pub(crate) fn page(report: &ReportPage) -> String {
     let mut out = format!(
-        "# Hailwire bench: {}\n\n{}",
+        "# Hailwire bench: {}\n\n{}\n\n{}",
         safe(&report.title),
+        safe(&report.sentence),
         report.when
     );
     for (name, value) in &report.environment {
@@ -113,12 +114,12 @@ fn comparisons(out: &mut String, title: &str, all: &[BaselineComparison]) {
                 safe(&figure::label(&one.figure)),
                 format!(
                     "{}: {}",
-                    safe(&one.ours),
+                    safe(&subjects::words(&one.ours)),
                     figure::spread(&one.figure, &one.our)
                 ),
                 format!(
                     "{}: {}",
-                    safe(&one.theirs),
+                    safe(&subjects::words(&one.theirs)),
                     figure::spread(&one.figure, &one.their)
                 ),
                 one.ratio.text(),
@@ -169,7 +170,7 @@ fn table(out: &mut String, grid: &TableGrid) {
             .iter()
             .map(|column| match column.subject.as_str() {
                 "" => format!("{}, published", safe(&column.group)),
-                subject => safe(subject),
+                subject => safe(&subjects::words(subject)),
             }),
     );
     row(out, &head);
@@ -206,7 +207,7 @@ fn cell(value: &GridValue) -> String {
                     cell,
                     "; {} of {}, {}",
                     against.ratio,
-                    safe(&against.baseline),
+                    safe(&subjects::words(&against.baseline)),
                     against.verdict.text()
                 );
             }

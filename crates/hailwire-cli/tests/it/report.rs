@@ -36,7 +36,7 @@ fn a_report_prints_its_path_on_stdout_and_what_it_tells_on_stderr() {
         assert_eq!(ran.stdout, format!("{}\n", page.display()));
         assert!(
             ran.stderr
-                .contains("p50 of quic is 2.00 ms, of plain h2 1.00 ms"),
+                .contains("p50 of Hailwire over QUIC is 2.00 ms, of plain HTTP/2 1.00 ms"),
             "{ran:#?}"
         );
         assert!(
