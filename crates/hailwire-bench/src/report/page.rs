@@ -40,8 +40,8 @@ pub(crate) struct ReportPage {
     pub(crate) environment: Vec<(String, String)>,
     /// The exact command; empty where it is not known.
     pub(crate) command: String,
-    /// The three most telling rows.
-    pub(crate) telling: Vec<BaselineComparison>,
+    /// The rows at the top: the published tables' own questions, then where we lose.
+    pub(crate) first: Vec<BaselineComparison>,
     /// Each target.
     pub(crate) targets: Vec<JudgedTarget>,
     /// Rows in which we are behind a baseline, the furthest first.
@@ -140,7 +140,7 @@ impl ReportPage {
             when: when(&folder),
             environment: environment(&folder),
             command: folder.fact("command").unwrap_or_default(),
-            telling: baseline_comparison::telling(&losses, &wins)
+            first: baseline_comparison::first_rows(&all)
                 .into_iter()
                 .cloned()
                 .collect(),
