@@ -29,7 +29,7 @@ const RULE: &str = "Four rows of each suite, from its newest whole run. Three ar
      suite's first three tables that were measured, the first headline of each, in the order of the tables. The fourth is where \
      Hailwire loses: of all other figures in which it is behind beyond the spread, sorted by how far, the one in the middle (of \
      two in the middle the one further behind). Processor time counted by the tick is left out there. Beside Hailwire stands the \
-     best of the programs that did the same work in the same run. Nothing is chosen by how it came out, but for that.";
+     best of the programs that did the same work in the same run. The other three are not chosen by how they came out.";
 
 /// One row of the page.
 struct FrontRow {

@@ -17,7 +17,7 @@ use super::{
     published, scores,
     spread::DifferenceVerdict,
     subjects,
-    table::{BaselineRatio, GridColumn, GridRow, GridValue, TableGrid},
+    table::{BaselineRatio, GridRow, GridValue, TableGrid},
     timings::{self, TableTime},
 };
 
@@ -450,19 +450,11 @@ fn note_id(grid: &TableGrid, n: usize) -> String {
     format!("note-{}-{n}", slug(&grid.id))
 }
 
-/// A column for people: a subject, or whose published figures it has.
-fn column_name(column: &GridColumn) -> String {
-    match column.subject.as_str() {
-        "" => format!("{}, published", column.group),
-        subject => subjects::words(subject),
-    }
-}
-
 /// The cells of a row; neighbours without a figure for the same reason are one.
 fn cells(grid: &TableGrid, cells: &[GridValue], notes: &[&str]) -> Markup {
     let mut groups: Vec<(&GridValue, usize, String)> = Vec::new();
     for (column, cell) in grid.columns.iter().zip(cells) {
-        let name = column_name(column);
+        let name = column.words();
         match groups.last_mut() {
             Some((last, span, names)) if *last == cell && matches!(cell, GridValue::Missing(_)) => {
                 *span += 1;

@@ -166,14 +166,7 @@ fn table(out: &mut String, grid: &TableGrid) {
         let _ = write!(out, "> {note}\n\n");
     }
     let mut head = vec!["row".to_owned(), "figure".to_owned()];
-    head.extend(
-        grid.columns
-            .iter()
-            .map(|column| match column.subject.as_str() {
-                "" => format!("{}, published", safe(&column.group)),
-                subject => safe(&subjects::words(subject)),
-            }),
-    );
+    head.extend(grid.columns.iter().map(|column| safe(&column.words())));
     row(out, &head);
     rule(out, head.len());
     let notes = grid.footnotes();

@@ -21,6 +21,8 @@ mod front;
 mod html;
 mod markdown;
 mod networks;
+#[cfg(test)]
+mod overflow;
 mod page;
 mod plot;
 mod published;

@@ -187,7 +187,9 @@ fn sentence(cells: &CellIndex<'_>, suites: &[String]) -> String {
         } else {
             &mut others
         };
-        for (list, one) in [(side, cell_key.subject), (&mut networks, cell_key.network)] {
+        // Variants, `quic bbr`, are named where they are shown.
+        let (subject, _) = subjects::variant(cell_key.subject);
+        for (list, one) in [(side, subject), (&mut networks, cell_key.network)] {
             if !list.contains(&one) {
                 list.push(one);
             }

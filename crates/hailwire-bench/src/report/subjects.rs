@@ -103,10 +103,11 @@ pub(crate) fn words(subject: &str) -> String {
         OURS_OURS => "Hailwire to Hailwire",
         OURS_THEIRS => "Hailwire to zentinel",
         THEIRS_OURS => "zentinel to Hailwire",
+        THEIRS => "zentinel-agent-protocol",
         THEIRS_THEIRS => "zentinel to zentinel",
-        NEAR => "Hailwire, agent on this machine",
-        SELDOM => "Hailwire, agent on this machine, asked as seldom",
-        FAR => "Hailwire, agent on another node",
+        NEAR => "Hailwire to a near agent",
+        SELDOM => "Hailwire to a near agent, asked as seldom",
+        FAR => "Hailwire to a far agent",
         RAW => "bytes over a Unix socket",
         UDP => "UDP back and forth",
         other => other,
@@ -119,8 +120,7 @@ pub(crate) fn words(subject: &str) -> String {
 }
 
 /// `raw iroh` and ` bbr` of `raw iroh bbr`.
-fn variant(subject: &str) -> (&str, &str) {
-    // Of `near agent` and `near agent, as seldom` only one has a space or nothing after it.
+pub(crate) fn variant(subject: &str) -> (&str, &str) {
     let known = ORDER.iter().find(|name| {
         let rest = subject.strip_prefix(**name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))

@@ -61,6 +61,18 @@ pub(crate) struct GridColumn {
     pub(crate) subject: String,
 }
 
+impl GridColumn {
+    /// Its name for people: a subject, or whose published figures it has.
+    #[must_use]
+    pub(crate) fn words(&self) -> String {
+        match self.subject.as_str() {
+            "" if self.group.contains("published") => self.group.clone(),
+            "" => format!("{}, published", self.group),
+            subject => subjects::words(subject),
+        }
+    }
+}
+
 /// A row: one figure of one measured or published row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GridRow {

@@ -64,6 +64,29 @@ fn a_report_says_where_its_files_are_as_json() {
 }
 
 #[test]
+fn of_a_folder_of_runs_all_reports_are_drawn_and_a_front_page() {
+    let nodes = TestNodes::new();
+    let results = nodes.path("results");
+    for run in ["2026-01-01-here", "2026-01-02-here"] {
+        folder(&results.join(run).join("coordination"), 2.0);
+    }
+    let ran = nodes
+        .run("a", &["bench", "report", results.to_str().unwrap()])
+        .ok();
+    let index = results.join("index.html");
+    assert_eq!(ran.stdout, format!("{}\n", index.display()));
+    assert!(ran.stderr.contains("reports drawn: 2"), "{ran:#?}");
+    let page = fs::read_to_string(index).unwrap();
+    for run in ["2026-01-01-here", "2026-01-02-here"] {
+        let report = format!("{run}/coordination/report.html");
+        assert!(
+            results.join(&report).is_file() && page.contains(&report),
+            "{report}"
+        );
+    }
+}
+
+#[test]
 fn a_folder_without_results_is_a_failure_with_a_hint() {
     let nodes = TestNodes::new();
     let dir = nodes.path("nothing");
