@@ -7,7 +7,7 @@ use super::{
     cell_index::{CellIndex, CellKey},
     figure, published,
     spread::{DifferenceVerdict, RatioSpread},
-    subjects,
+    subjects, table,
 };
 use crate::measure::Spread;
 
@@ -49,16 +49,25 @@ impl BaselineComparison {
         parts.cloned().collect::<Vec<_>>().join(" · ")
     }
 
-    /// `quic takes 1.25 times the p50 of plain h2`, as one line.
+    /// Whether both are about the same figure of the same cell of ours.
+    #[must_use]
+    pub(crate) fn same_figure(&self, other: &Self) -> bool {
+        self.cell_key() == other.cell_key()
+            && self.network == other.network
+            && self.ours == other.ours
+            && self.figure == other.figure
+    }
+
+    /// `Q1 · 1 agent · cold: p50 of Hailwire over QUIC is 60 ms, of plain HTTP/2 155 ms: …`, as one line.
     #[must_use]
     pub(crate) fn sentence(&self) -> String {
         format!(
             "{}: {} of {} is {}, of {} {}: {}, {}",
             self.cell_key(),
             figure::label(&self.figure),
-            self.ours,
+            subjects::words(&self.ours),
             figure::text(&self.figure, self.our.median),
-            self.theirs,
+            subjects::words(&self.theirs),
             figure::text(&self.figure, self.their.median),
             self.ratio.text(),
             self.verdict.text(),
@@ -105,7 +114,8 @@ fn beside(
         .collect()
 }
 
-fn compare_cell(
+/// One figure of two cells; nothing where one lacks it, or where no way is better.
+pub(crate) fn compare_cell(
     cells: &CellIndex<'_>,
     ours: CellKey<'_>,
     theirs: CellKey<'_>,
@@ -156,6 +166,45 @@ pub(crate) fn wins(all: &[BaselineComparison]) -> Vec<&BaselineComparison> {
     wins
 }
 
+/// Of each figure of ours the comparison with the best baseline, in the order of the lines.
+#[must_use]
+pub(crate) fn best_others(all: &[BaselineComparison]) -> Vec<&BaselineComparison> {
+    let mut best: Vec<&BaselineComparison> = Vec::new();
+    // Comparisons of one cell of ours follow each other, by baseline and then by figure.
+    let mut begun = 0;
+    for one in all {
+        let same_cell = |other: &BaselineComparison| {
+            other.cell_key() == one.cell_key()
+                && other.network == one.network
+                && other.ours == one.ours
+        };
+        if best.last().is_some_and(|last| !same_cell(last)) {
+            begun = best.len();
+        }
+        let here = best.iter_mut().skip(begun);
+        match here.into_iter().find(|other| other.same_figure(one)) {
+            Some(other) if one.lead < other.lead => *other = one,
+            Some(_) => {}
+            None => best.push(one),
+        }
+    }
+    best
+}
+
+/// Of those in which we are behind beyond the spread, sorted by how far, the one in the middle; of two the one further behind.
+#[must_use]
+pub(crate) fn middle_loss<'a>(all: &[&'a BaselineComparison]) -> Option<&'a BaselineComparison> {
+    let mut behind: Vec<&BaselineComparison> = all
+        .iter()
+        .copied()
+        .filter(|one| one.verdict == DifferenceVerdict::Worse)
+        .filter(|one| !INDIRECT_FIGURES.contains(&one.figure.as_str()))
+        .collect();
+    behind.sort_by(|a, b| a.lead.total_cmp(&b.lead));
+    let middle = behind.len().checked_sub(1)? / 2;
+    behind.get(middle).copied()
+}
+
 /// How many of them chance alone would put beyond the spread, if no two subjects differed: of n
 /// pairs, all are on one side once in 2ⁿ⁻¹.
 pub(crate) fn by_chance(all: &[BaselineComparison]) -> f64 {
@@ -170,26 +219,54 @@ pub(crate) fn by_chance(all: &[BaselineComparison]) -> f64 {
 /// Figures that are too coarse or too indirect for a summary.
 const INDIRECT_FIGURES: &[&str] = &["cpu_s", "cpu_percent"];
 
-/// The three most telling rows: the worst loss, the best win, and the worst loss of another table;
-/// where there is none, the best win of another table.
+/// The rows at the top of a report. First the published tables' own questions: of each table the first row that we have
+/// beside a baseline. Then where we lose: of the [`LOSING_TABLES`] tables with most figures behind, the middle one.
 #[must_use]
-pub(crate) fn telling<'a>(
-    losses: &[&'a BaselineComparison],
-    wins: &[&'a BaselineComparison],
-) -> Vec<&'a BaselineComparison> {
-    let direct = |one: &&&BaselineComparison| !INDIRECT_FIGURES.contains(&one.figure.as_str());
-    let mut chosen: Vec<&BaselineComparison> = Vec::new();
-    chosen.extend(losses.iter().find(direct));
-    chosen.extend(wins.iter().find(direct));
-    let elsewhere = |one: &&&BaselineComparison| {
-        direct(one) && chosen.iter().all(|other| other.table != one.table)
-    };
-    let more = losses
-        .iter()
-        .find(elsewhere)
-        .or_else(|| wins.iter().find(elsewhere));
-    chosen.extend(more.copied());
+pub(crate) fn first_rows(all: &[BaselineComparison]) -> Vec<&BaselineComparison> {
+    let best: Vec<&BaselineComparison> = best_others(all)
+        .into_iter()
+        .filter(|one| !INDIRECT_FIGURES.contains(&one.figure.as_str()))
+        .collect();
+    let mut chosen: Vec<&BaselineComparison> = published::tables()
+        .filter_map(|table| question(table, &best))
+        .collect();
+    let mut behind: Vec<(&str, Vec<&BaselineComparison>)> = Vec::new();
+    for one in best {
+        if one.verdict == DifferenceVerdict::Worse {
+            match behind.iter_mut().find(|(table, _)| *table == one.table) {
+                Some((_, losses)) => losses.push(one),
+                None => behind.push((&one.table, vec![one])),
+            }
+        }
+    }
+    // Stable: of equal tables the one that was measured first.
+    behind.sort_by_key(|(_, losses)| std::cmp::Reverse(losses.len()));
+    for (_, losses) in behind.iter().take(LOSING_TABLES) {
+        let new = middle_loss(losses).filter(|one| !chosen.contains(one));
+        chosen.extend(new);
+    }
     chosen
+}
+
+/// Tables of which the first rows of a report have a loss.
+const LOSING_TABLES: usize = 3;
+
+/// The first row of a published table that we have, of the subject of ours that comes first, by the figure that it was published in.
+fn question<'a>(
+    table: &published::PublishedTable,
+    best: &[&'a BaselineComparison],
+) -> Option<&'a BaselineComparison> {
+    table.rows.iter().find_map(|row| {
+        let here = best.iter().copied().filter(|one| {
+            one.table == table.id
+                && row.figures.contains(&one.figure.as_str())
+                && table::belongs(table.rows, row, &one.row, &one.form)
+        });
+        here.min_by_key(|one| {
+            let asked = row.figures.iter().position(|name| *name == one.figure);
+            (subjects::order(&one.ours), asked)
+        })
+    })
 }
 
 #[cfg(test)]
@@ -248,14 +325,60 @@ mod tests {
     }
 
     #[test]
-    fn the_telling_rows_hold_the_worst_and_the_best() {
+    fn the_first_rows_are_each_tables_question_and_then_losses_from_the_middle() {
         let dir = tempfile::tempdir().unwrap();
         fixture::write(dir.path(), &fixture::entries());
         let folder = ResultFolder::read(dir.path()).unwrap();
         let all = all(&CellIndex::of(&folder));
-        let (losses, wins) = (losses(&all), wins(&all));
-        let chosen = telling(&losses, &wins);
-        assert_eq!(chosen.len(), 3);
-        assert_eq!((chosen[0], chosen[1]), (losses[0], wins[0]));
+        let chosen = first_rows(&all);
+        let tables: Vec<&str> = chosen.iter().map(|one| one.table.as_str()).collect();
+        assert_eq!(tables[..5], ["Q1", "Q2", "Q4", "Q6", "O3"]);
+        assert!(chosen[0].row.starts_with("10 agents") && chosen[0].ours == "quic");
+        assert!(
+            chosen[5..]
+                .iter()
+                .all(|one| one.verdict == DifferenceVerdict::Worse)
+        );
+        assert!((1..=LOSING_TABLES).contains(&chosen[5..].len()));
+    }
+
+    #[test]
+    fn the_loss_shown_is_the_one_in_the_middle_and_of_two_the_one_further_behind() {
+        let lines = |worse: &[f64]| {
+            let mut lines = Vec::new();
+            for (n, factor) in worse.iter().enumerate() {
+                for (subject, us) in [("quic", *factor), ("plain h2", 1.0)] {
+                    let cell = fixture::cell("Q1", &format!("{n} agents, 0 ms"), subject, "cold");
+                    for repeat in 1..=3 {
+                        lines.push(fixture::line(
+                            cell.clone(),
+                            "loopback",
+                            repeat,
+                            &[("p50_us", us)],
+                        ));
+                    }
+                }
+            }
+            lines
+        };
+        for (worse, middle) in [(vec![9.0, 2.0, 3.0, 0.5], 3.0), (vec![9.0, 2.0, 0.5], 9.0)] {
+            let folder = folder(lines(&worse));
+            let all = all(&CellIndex::of(&folder));
+            let shown = middle_loss(&best_others(&all)).unwrap();
+            assert_eq!(shown.our.median, middle);
+        }
+        assert_eq!(middle_loss(&[]), None);
+    }
+
+    #[test]
+    fn of_several_baselines_the_best_stands_beside_ours() {
+        let mut lines = repeats("quic", "cold", "loopback", &[20.0, 21.0, 22.0]);
+        lines.extend(repeats("plain h2", "cold", "loopback", &[30.0, 30.0, 30.0]));
+        lines.extend(repeats("raw iroh", "cold", "loopback", &[10.0, 10.0, 10.0]));
+        let folder = folder(lines);
+        let all = all(&CellIndex::of(&folder));
+        let best = best_others(&all);
+        assert_eq!(best.len(), 1);
+        assert_eq!(best[0].theirs, "raw iroh");
     }
 }

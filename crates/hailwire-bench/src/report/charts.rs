@@ -229,7 +229,7 @@ fn quantiles(series: &[ChartSeries]) -> String {
                 format!("p{:.0} {}", share * 100.0, figure::text("p50_us", *us))
             })
             .collect();
-        format!("{}: {}", series.name, marks.join(", "))
+        format!("{}: {}", subjects::words(&series.name), marks.join(", "))
     };
     series.iter().map(one).collect::<Vec<_>>().join("; ")
 }
@@ -247,7 +247,7 @@ fn ends(series: &[ChartSeries], name: &str, word: &str) -> String {
                 )
             })
             .collect();
-        format!("{}: {}", series.name, points.join(", "))
+        format!("{}: {}", subjects::words(&series.name), points.join(", "))
     };
     series.iter().map(one).collect::<Vec<_>>().join("; ")
 }
@@ -270,7 +270,11 @@ mod tests {
         let charts = latency(&CellIndex::of(&folder));
         assert_eq!(charts.len(), 2);
         assert_eq!(charts[0].series.len(), 6);
-        assert!(charts[0].desc.contains("quic: p50 "), "{}", charts[0].desc);
+        assert!(
+            charts[0].desc.contains("Hailwire over QUIC: p50 "),
+            "{}",
+            charts[0].desc
+        );
         assert!(
             charts[0]
                 .series

@@ -14,6 +14,7 @@ use super::{
     markdown::{row, rule, safe},
     result_folder::ResultFolder,
     spread::{DifferenceVerdict, RatioSpread},
+    subjects,
 };
 use crate::{BenchError, measure::Spread};
 
@@ -237,7 +238,7 @@ impl FolderComparison {
                 &mut out,
                 &[
                     safe(&one.cell_key()),
-                    safe(&one.subject),
+                    safe(&subjects::words(&one.subject)),
                     safe(&figure::label(&one.figure)),
                     one.before.text(&one.figure),
                     one.after.text(&one.figure),
@@ -273,7 +274,7 @@ impl FolderComparison {
                 thead { tr { @for name in ["row", "subject", "figure", "first", "second", "second ÷ first", "second is"] { th scope="col" { (name) } } } }
                 tbody { @for one in &self.rows { tr {
                     th scope="row" { (one.cell_key()) }
-                    td.text { (one.subject) }
+                    td.text { (subjects::words(&one.subject)) }
                     td.text { (figure::label(&one.figure)) }
                     td.value { (one.before.text(&one.figure)) }
                     td.value { (one.after.text(&one.figure)) }

@@ -14,8 +14,9 @@ use super::{
     networks::CheckedPath,
     page::{JudgedTarget, PageFigure, ReportPage, SkippedCell},
     plot::{self, SvgPlot},
-    scores,
+    published, scores,
     spread::DifferenceVerdict,
+    subjects,
     table::{BaselineRatio, GridRow, GridValue, TableGrid},
     timings::{self, TableTime},
 };
@@ -33,11 +34,12 @@ pub(crate) fn page(report: &ReportPage) -> String {
         header {
             p.over { "Hailwire bench" }
             h1 { (report.title) }
+            p.sentence { (report.sentence) }
             p.lead { (report.when) @for (name, value) in &report.environment { " · " (name) " " (value) } }
             (contents(report))
         }
         main {
-            (telling(report))
+            (first(report))
             (warnings(&report.warnings))
             (targets(&report.targets))
             (losses(report))
@@ -74,6 +76,7 @@ pub(crate) fn whole(title: &str, body: &Markup) -> String {
 fn contents(report: &ReportPage) -> Markup {
     html! {
         nav aria-label="Contents" {
+            a href="#first" { "First rows" } " "
             a href="#targets" { "Targets" } " "
             a href="#losses" { "Where we lose" } " "
             a href="#wins" { "Where we win" } " "
@@ -88,31 +91,29 @@ fn contents(report: &ReportPage) -> Markup {
     }
 }
 
-fn telling(report: &ReportPage) -> Markup {
+fn first(report: &ReportPage) -> Markup {
     html! {
-        section {
-            h2 { "In three rows" }
-            @if report.telling.is_empty() {
+        section id="first" {
+            h2 { "The tables' own questions, then where we lose" }
+            @if report.first.is_empty() {
                 p { "No figure of ours can be compared with a baseline's in this folder." }
-            }
-            div.cards {
-                @for one in &report.telling {
-                    div class=(format!("card {}", class(one.verdict))) {
-                        p.over { (one.cell_key()) }
-                        p.big { (times(one)) }
-                        p { (figure::label(&one.figure)) " of " b { (one.ours) } " against " b { (one.theirs) } ": "
-                            (figure::text(&one.figure, one.our.median)) " against "
-                            (figure::text(&one.figure, one.their.median)) "; "
-                            (one.ratio.text()) " over " (one.ratio.count) @if one.ratio.count == 1 { " pair" } @else { " pairs" } }
-                    }
-                }
+            } @else {
+                (comparison_rows("First rows", &report.first, true))
+                p.source { (FIRST_RULE) }
             }
         }
     }
 }
 
+/// What a published table is about.
+fn title(table: &str) -> Option<&'static str> {
+    published::tables()
+        .find(|one| one.id == table)
+        .map(|one| one.title)
+}
+
 /// `2.1 × better`: how far ahead or behind, whichever way is better for the figure.
-fn times(one: &BaselineComparison) -> String {
+pub(crate) fn times(one: &BaselineComparison) -> String {
     let (factor, word) = if one.lead >= 1.0 {
         (one.lead, "better")
     } else {
@@ -121,6 +122,7 @@ fn times(one: &BaselineComparison) -> String {
     let text = format!("{} × {word}", figure::number(factor));
     match one.verdict {
         DifferenceVerdict::TooFew => format!("{text}, of too few repeats"),
+        DifferenceVerdict::NoDifference => format!("{} no difference", sign(one.verdict)),
         _ => format!("{} {text}", sign(one.verdict)),
     }
 }
@@ -159,19 +161,19 @@ fn targets(targets: &[JudgedTarget]) -> Markup {
         section id="targets" {
             h2 { "Targets" }
             (scroll("Targets", &html! {
-                table {
+                table.stack {
                     thead { tr { th scope="col" { "target" } th scope="col" { "result" } th scope="col" { "value" } th scope="col" { "formula" } } }
                     tbody {
                         @for target in targets {
                             tr {
                                 th scope="row" { (target.name) }
                                 @match target.met {
-                                    Some(true) => td.better { "▲ met" },
-                                    Some(false) => td.worse { "▼ missed" },
-                                    None => td.missing { "not measured" },
+                                    Some(true) => td.better data-label="result" { "▲ met" },
+                                    Some(false) => td.worse data-label="result" { "▼ missed" },
+                                    None => td.missing data-label="result" { "not measured" },
                                 }
-                                td class=(if target.met.is_some() { "value" } else { "missing" }) { (target.value) }
-                                td.text { (target.formula) }
+                                td class=(if target.met.is_some() { "value" } else { "missing" }) data-label="value" { (target.value) }
+                                td.text data-label="formula" { (target.formula) }
                             }
                         }
                     }
@@ -215,34 +217,35 @@ fn wins(report: &ReportPage) -> Markup {
 fn comparisons(name: &str, all: &[BaselineComparison]) -> Markup {
     let (open, folded) = all.split_at(all.len().min(OPEN_TABLES));
     html! {
-        (comparison_rows(name, open))
+        (comparison_rows(name, open, false))
         @if !folded.is_empty() {
             details {
                 summary { (folded.len()) " more" }
-                (comparison_rows(name, folded))
+                (comparison_rows(name, folded, false))
             }
         }
     }
 }
 
-fn comparison_rows(name: &str, all: &[BaselineComparison]) -> Markup {
+/// `titled` says also what the published table of each row is about.
+fn comparison_rows(name: &str, all: &[BaselineComparison], titled: bool) -> Markup {
     scroll(
         name,
         &html! {
-            table {
+            table.stack {
                 thead { tr {
-                    th scope="col" { "row" } th scope="col" { "figure" } th scope="col" { "ours" }
-                    th scope="col" { "baseline" } th scope="col" { "ratio, paired" } th scope="col" { "ours is" }
+                    th scope="col" { "row" } th scope="col" { "figure" } th scope="col" { "Hailwire" }
+                    th scope="col" { "baseline" } th scope="col" { "ratio, paired" } th scope="col" { "Hailwire is" }
                 } }
                 tbody {
                     @for one in all {
                         tr {
-                            th scope="row" { (one.cell_key()) span.sub { (one.network) } }
-                            td.text { (figure::label(&one.figure)) }
-                            td.value { (figure::spread(&one.figure, &one.our)) span.sub { (one.ours) } }
-                            td.value { (figure::spread(&one.figure, &one.their)) span.sub { (one.theirs) } }
-                            td.value { (one.ratio.text()) }
-                            td class=(class(one.verdict)) { (times(one)) }
+                            th scope="row" { (one.cell_key()) @if titled { @if let Some(title) = title(&one.table) { span.sub { (title) } } } span.sub { (one.network) } }
+                            td.text data-label="figure" { (figure::label(&one.figure)) }
+                            td.value data-label="Hailwire" { (figure::spread(&one.figure, &one.our)) span.sub { (subjects::words(&one.ours)) } }
+                            td.value data-label="baseline" { (figure::spread(&one.figure, &one.their)) span.sub { (subjects::words(&one.theirs)) } }
+                            td.value data-label="ratio, paired" { (one.ratio.text()) }
+                            td class=(class(one.verdict)) data-label="Hailwire is" { (times(one)) }
                         }
                     }
                 }
@@ -265,7 +268,7 @@ fn networks(networks: &[CheckedPath]) -> Markup {
                 p { "No network was simulated, or none was checked: rows on `loopback` ran on this machine's own loopback." }
             } @else {
                 (scroll("Networks", &html! {
-                    table {
+                    table.stack {
                         thead { tr { th scope="col" { "network" } th scope="col" { "as labelled" }
                             @for name in &names { th scope="col" { (name) } } } }
                         tbody {
@@ -273,14 +276,14 @@ fn networks(networks: &[CheckedPath]) -> Markup {
                                 tr {
                                     th scope="row" { (network.name) }
                                     @match network.within {
-                                        Some(true) => td.better { "▲ yes" },
-                                        Some(false) => td.worse { "▼ no" },
-                                        None => td.missing { "the check does not say" },
+                                        Some(true) => td.better data-label="as labelled" { "▲ yes" },
+                                        Some(false) => td.worse data-label="as labelled" { "▼ no" },
+                                        None => td.missing data-label="as labelled" { "the check does not say" },
                                     }
                                     @for name in &names {
                                         @match network.facts.iter().find(|(of, _)| of == name) {
-                                            Some((_, value)) => td.text { (value) },
-                                            None => td.missing { "not checked" },
+                                            Some((_, value)) => td.text data-label=(name) { (value) },
+                                            None => td.missing data-label=(name) { "not checked" },
                                         }
                                     }
                                 }
@@ -346,6 +349,7 @@ fn tables(report: &ReportPage) -> Markup {
                         summary { (grid.id) " · " (grid.title) }
                         (about(grid))
                         (scroll(&grid.title, &rows(grid)))
+            (footnotes(grid))
                     }
                 }
             }
@@ -359,6 +363,7 @@ fn table(grid: &TableGrid) -> Markup {
             h3 { (grid.id) " · " (grid.title) }
             (about(grid))
             (scroll(&grid.title, &rows(grid)))
+            (footnotes(grid))
         }
     }
 }
@@ -372,8 +377,9 @@ fn about(grid: &TableGrid) -> Markup {
 }
 
 fn rows(grid: &TableGrid) -> Markup {
+    let notes = grid.footnotes();
     html! {
-        table.grid {
+        table.grid.stack {
             thead {
                 tr {
                     th scope="col" rowspan="2" { "row" }
@@ -383,7 +389,7 @@ fn rows(grid: &TableGrid) -> Markup {
                 tr {
                     @for column in &grid.columns {
                         @if column.subject.is_empty() { th.pub scope="col" { "published" } }
-                        @else { th scope="col" { (column.subject) } }
+                        @else { th scope="col" { (subjects::words(&column.subject)) } }
                     }
                 }
             }
@@ -396,8 +402,8 @@ fn rows(grid: &TableGrid) -> Markup {
                                 @if !row.measured_as.is_empty() { span.sub { (row.measured_as) } }
                             }
                         }
-                        td.text { (row.figure) }
-                        (cells(&row.cells))
+                        td.text.figure { (row.figure) }
+                        (cells(grid, &row.cells, &notes))
                     }
                 }
             }
@@ -428,24 +434,47 @@ fn span(rows: &[GridRow], i: usize) -> Option<usize> {
     Some(rest.iter().take_while(|other| same(other, row)).count())
 }
 
+/// The notes below a table, to which its cells point.
+fn footnotes(grid: &TableGrid) -> Markup {
+    let notes = grid.footnotes();
+    html! {
+        @if !notes.is_empty() {
+            ol.footnotes { @for (n, reason) in (1..).zip(&notes) {
+                li id=(note_id(grid, n)) { "not measured: " (reason) }
+            } }
+        }
+    }
+}
+
+fn note_id(grid: &TableGrid, n: usize) -> String {
+    format!("note-{}-{n}", slug(&grid.id))
+}
+
 /// The cells of a row; neighbours without a figure for the same reason are one.
-fn cells(cells: &[GridValue]) -> Markup {
-    let mut groups: Vec<(&GridValue, usize)> = Vec::new();
-    for cell in cells {
+fn cells(grid: &TableGrid, cells: &[GridValue], notes: &[&str]) -> Markup {
+    let mut groups: Vec<(&GridValue, usize, String)> = Vec::new();
+    for (column, cell) in grid.columns.iter().zip(cells) {
+        let name = column.words();
         match groups.last_mut() {
-            Some((last, span)) if *last == cell && matches!(cell, GridValue::Missing(_)) => {
+            Some((last, span, names)) if *last == cell && matches!(cell, GridValue::Missing(_)) => {
                 *span += 1;
+                *names += "; ";
+                *names += &name;
             }
-            _ => groups.push((cell, 1)),
+            _ => groups.push((cell, 1, name)),
         }
     }
     html! {
-        @for (cell, span) in groups {
+        @for (cell, span, name) in groups {
             @match cell {
-                GridValue::Published(text) => td.pub { (text) },
-                GridValue::Unpublished => td.pub.missing { "none published" },
-                GridValue::Missing(reason) => td.missing colspan=(span) { "not measured: " (reason) },
-                GridValue::Measured { text, range, repeats, against } => td.value {
+                GridValue::Published(text) => td.pub data-label=(name) { (text) },
+                GridValue::Unpublished => td.pub.missing data-label=(name) { "none published" },
+                GridValue::Missing(reason) => td.missing colspan=(span) data-label=(name) {
+                    @if let Some(n) = notes.iter().position(|note| note == reason).map(|at| at + 1) {
+                        "not measured " a href=(format!("#{}", note_id(grid, n))) { "(" (n) ")" }
+                    } @else { "not measured: " (reason) }
+                },
+                GridValue::Measured { text, range, repeats, against } => td.value data-label=(name) {
                     (text) span.sub { (range) }
                     @if *repeats < 3 { span.sub { "of " (repeats) @if *repeats == 1 { " repeat" } @else { " repeats" } } }
                     @if let Some(against) = against { (beside(against)) }
@@ -458,7 +487,7 @@ fn cells(cells: &[GridValue]) -> Markup {
 fn beside(against: &BaselineRatio) -> Markup {
     html! {
         span class=(format!("sub vs {}", class(against.verdict))) {
-            (sign(against.verdict)) " " (against.ratio) " of " (against.baseline) ", " (against.verdict.text())
+            (sign(against.verdict)) " " (against.ratio) " of " (subjects::words(&against.baseline)) ", " (against.verdict.text())
         }
     }
 }
@@ -486,11 +515,11 @@ fn where_time_went(times: &[TableTime]) -> Markup {
         @if !times.is_empty() {
             h3 { "Where the time went" }
             (scroll("Where the time went", &html! {
-                table {
+                table.stack {
                     thead { tr { @for name in timings::HEAD { th scope="col" { (name) } } } }
                     tbody {
                         @for one in times {
-                            tr { th scope="row" { (one.table) } @for cell in one.cells() { td.value { (cell) } } }
+                            tr { th scope="row" { (one.table) } @for (name, cell) in timings::HEAD.iter().skip(1).zip(one.cells()) { td.value data-label=(name) { (cell) } } }
                         }
                     }
                 }
@@ -498,6 +527,11 @@ fn where_time_went(times: &[TableTime]) -> Markup {
         }
     }
 }
+
+/// How the first rows are chosen.
+pub(crate) const FIRST_RULE: &str = "Chosen by rule: of each published table its first row that was measured beside a baseline; then, of the \
+     three tables with most figures in which Hailwire is behind beyond the spread, the figure in the middle of these, sorted by how \
+     far. Each stands beside the best of its baselines. Processor time counted by the tick is left out.";
 
 /// How figures were measured and what the terms of a report mean.
 pub(crate) const METHOD: &[&str] = &[
@@ -508,7 +542,7 @@ pub(crate) const METHOD: &[&str] = &[
      the row says no difference. Fewer than three pairs are not judged.",
     "Losses and wins compare p50 and p99 of the quantiles, resident bytes of the memory, and messages rather than \
      bytes where both are there; the tables have the rest.",
-    "Ours are the subjects quic, h2, ws, auto, embedded and process to process; whatever else was measured is a baseline. \
+    "What is called Hailwire is ours; whatever else was measured is a baseline. \
      Only the same row in the same form on the same network is compared.",
     "Published figures come from other machines and other work. They are printed and never computed with.",
 ];
@@ -531,10 +565,10 @@ fn lines(report: &ReportPage) -> Markup {
 
 fn figures(figures: &[PageFigure]) -> Markup {
     html! {
-        table {
+        table.stack.every {
             thead { tr { @for name in ["table", "row", "subject", "form", "network", "figure", "median (least – most)", "repeats"] { th scope="col" { (name) } } } }
             tbody { @for one in figures { tr {
-                @for part in &one.cell_key { td.text { (or_dash(part)) } }
+                @for part in named(&one.cell_key) { td.text { (or_dash(&part)) } }
                 td.text { (one.name) }
                 td.value { (figure::spread(&one.name, &one.spread)) }
                 td.value { (one.repeats) }
@@ -545,19 +579,33 @@ fn figures(figures: &[PageFigure]) -> Markup {
 
 fn skipped(skipped: &[SkippedCell]) -> Markup {
     html! {
-        table {
+        table.stack.unmeasured {
             thead { tr { @for name in ["table", "row", "subject", "form", "not measured"] { th scope="col" { (name) } } } }
             tbody { @for one in skipped { tr {
-                @for part in &one.cell_key { td.text { (or_dash(part)) } }
+                @for part in named(&one.cell_key) { td.text { (or_dash(&part)) } }
                 td.text { (one.reason) }
             } } }
         }
     }
 }
 
+/// The parts of a cell's name, its subject in words: the third of them.
+fn named(cell_key: &[String]) -> impl Iterator<Item = String> {
+    let part = |(at, part): (usize, &String)| match at {
+        2 => subjects::words(part),
+        _ => part.clone(),
+    };
+    cell_key.iter().enumerate().map(part)
+}
+
 /// A part of a name, or a dash where it does not apply.
 fn or_dash(part: &str) -> &str {
     if part.is_empty() { "–" } else { part }
+}
+
+/// A cell that says on a narrow screen, where its row is a card, which column it is of.
+pub(crate) fn cell(label: &str, class: &str, inside: &Markup) -> Markup {
+    html! { td class=(class) data-label=(label) { (inside) } }
 }
 
 /// A box in which wide content scrolls; it can be reached and scrolled with the keyboard.

@@ -8,7 +8,7 @@ use super::{
     baseline_comparison::BaselineComparison,
     figure, html,
     page::ReportPage,
-    scores,
+    scores, subjects,
     table::{GridValue, TableGrid},
     timings,
 };
@@ -17,20 +17,22 @@ use super::{
 #[must_use]
 pub(crate) fn page(report: &ReportPage) -> String {
     let mut out = format!(
-        "# Hailwire bench: {}\n\n{}",
+        "# Hailwire bench: {}\n\n{}\n\n{}",
         safe(&report.title),
+        safe(&report.sentence),
         report.when
     );
     for (name, value) in &report.environment {
         let _ = write!(out, " · {} {}", safe(name), safe(value));
     }
-    out += "\n\nPlots are in [report.html](report.html).\n\n## In three rows\n\n";
-    if report.telling.is_empty() {
+    out += "\n\nPlots are in [report.html](report.html).\n\n## The tables' own questions, then where we lose\n\n";
+    if report.first.is_empty() {
         out += "No figure of ours can be compared with a baseline's in this folder.\n";
     }
-    for one in &report.telling {
+    for one in &report.first {
         let _ = writeln!(out, "- {}", safe(&one.sentence()));
     }
+    let _ = writeln!(out, "\n{}", html::FIRST_RULE);
     if !report.warnings.is_empty() {
         out += "\n## Warnings\n\n";
         for warning in &report.warnings {
@@ -97,10 +99,10 @@ fn comparisons(out: &mut String, title: &str, all: &[BaselineComparison]) {
         "row",
         "network",
         "figure",
-        "ours",
+        "Hailwire",
         "baseline",
         "ratio, paired",
-        "ours is",
+        "Hailwire is",
     ];
     row(out, &head.map(String::from));
     rule(out, head.len());
@@ -113,12 +115,12 @@ fn comparisons(out: &mut String, title: &str, all: &[BaselineComparison]) {
                 safe(&figure::label(&one.figure)),
                 format!(
                     "{}: {}",
-                    safe(&one.ours),
+                    safe(&subjects::words(&one.ours)),
                     figure::spread(&one.figure, &one.our)
                 ),
                 format!(
                     "{}: {}",
-                    safe(&one.theirs),
+                    safe(&subjects::words(&one.theirs)),
                     figure::spread(&one.figure, &one.their)
                 ),
                 one.ratio.text(),
@@ -164,16 +166,10 @@ fn table(out: &mut String, grid: &TableGrid) {
         let _ = write!(out, "> {note}\n\n");
     }
     let mut head = vec!["row".to_owned(), "figure".to_owned()];
-    head.extend(
-        grid.columns
-            .iter()
-            .map(|column| match column.subject.as_str() {
-                "" => format!("{}, published", safe(&column.group)),
-                subject => safe(subject),
-            }),
-    );
+    head.extend(grid.columns.iter().map(|column| safe(&column.words())));
     row(out, &head);
     rule(out, head.len());
+    let notes = grid.footnotes();
     for one in &grid.rows {
         let name = if one.measured_as.is_empty() {
             safe(&one.name)
@@ -181,15 +177,26 @@ fn table(out: &mut String, grid: &TableGrid) {
             format!("{} ({})", safe(&one.name), safe(&one.measured_as))
         };
         let mut cells = vec![name, safe(&one.figure)];
-        cells.extend(one.cells.iter().map(cell));
+        cells.extend(one.cells.iter().map(|value| cell(value, &notes)));
         row(out, &cells);
+    }
+    if !notes.is_empty() {
+        out.push('\n');
+    }
+    for (n, reason) in (1..).zip(&notes) {
+        let _ = writeln!(out, "{n}. not measured: {}", safe(reason));
     }
 }
 
-fn cell(value: &GridValue) -> String {
+/// `notes` are those that stand below the table.
+fn cell(value: &GridValue, notes: &[&str]) -> String {
     match value {
         GridValue::Published(text) => safe(text),
         GridValue::Unpublished => "none published".into(),
+        GridValue::Missing(reason) if notes.contains(&reason.as_str()) => {
+            let n = notes.iter().take_while(|note| *note != reason).count() + 1;
+            format!("not measured ({n})")
+        }
         GridValue::Missing(reason) => format!("not measured: {}", safe(reason)),
         GridValue::Measured {
             text,
@@ -206,7 +213,7 @@ fn cell(value: &GridValue) -> String {
                     cell,
                     "; {} of {}, {}",
                     against.ratio,
-                    safe(&against.baseline),
+                    safe(&subjects::words(&against.baseline)),
                     against.verdict.text()
                 );
             }

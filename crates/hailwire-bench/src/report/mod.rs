@@ -5,7 +5,7 @@
 //! [`baseline_comparison`]), judges the targets, and decides the whole page before any of it is written ([`page`]).
 //! The page is then written three times: as one HTML file that needs nothing else ([`html`], with plots
 //! from [`charts`] and [`plot`]), as Markdown ([`markdown`]) and as JSON ([`summary`]). [`compare`] sets two
-//! folders side by side, and [`readme`] writes the README's table of figures from the kept ones.
+//! folders side by side, [`front`] writes the page over all suites, and [`readme`] writes the README's table of figures from the kept ones.
 //!
 //! It never fills gaps: a cell without a figure says why, a published figure is never computed with, and
 //! a difference within the spread is reported as none.
@@ -17,9 +17,12 @@ pub mod compare;
 mod figure;
 #[cfg(test)]
 mod fixture;
+mod front;
 mod html;
 mod markdown;
 mod networks;
+#[cfg(test)]
+mod overflow;
 mod page;
 mod plot;
 mod published;
@@ -54,7 +57,7 @@ pub struct DrawnReport {
     pub markdown: PathBuf,
     /// The figures, for programs.
     pub summary: PathBuf,
-    /// The three most telling rows, a sentence each.
+    /// The rows at the top of the page, a sentence each.
     pub telling: Vec<String>,
     /// Targets met, missed and not measured.
     pub targets: [usize; 3],
@@ -86,7 +89,7 @@ pub fn draw(dir: &Path) -> Result<DrawnReport, BenchError> {
         markdown: write(dir, "report.md", &markdown::page(&report))?,
         summary: write(dir, "summary.json", &summary)?,
         telling: report
-            .telling
+            .first
             .iter()
             .map(baseline_comparison::BaselineComparison::sentence)
             .collect(),
@@ -94,6 +97,37 @@ pub fn draw(dir: &Path) -> Result<DrawnReport, BenchError> {
         rows: [report.losses.len(), report.wins.len(), report.hidden],
         warnings: report.warnings,
     })
+}
+
+/// The front page of a folder of runs, and the reports that it links.
+#[derive(Clone, Debug)]
+pub struct DrawnFront {
+    /// The page.
+    pub index: PathBuf,
+    /// The pages of the reports, the newest run first.
+    pub reports: Vec<PathBuf>,
+}
+
+/// Whether a folder holds no lines itself but runs that do: `RUN/SUITE/raw.jsonl`.
+#[must_use]
+pub fn is_folder_of_runs(dir: &Path) -> bool {
+    !dir.join("raw.jsonl").exists() && front::reports(dir).is_ok_and(|found| !found.is_empty())
+}
+
+/// Draws every report of a folder of runs, and `index.html` over all suites.
+///
+/// # Errors
+///
+/// The folder cannot be listed, or a file cannot be written.
+pub fn draw_all(results: &Path) -> Result<DrawnFront, BenchError> {
+    let mut reports = Vec::new();
+    for path in front::reports(results)? {
+        reports.push(draw(&results.join(path))?.html);
+    }
+    let index = results.join(front::NAME);
+    fs::write(&index, front::page(results)?)
+        .map_err(BenchError::io(index.display().to_string()))?;
+    Ok(DrawnFront { index, reports })
 }
 
 /// Writes a file whole or not at all, so that a page being read is never half a page.

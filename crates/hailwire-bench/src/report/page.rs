@@ -1,6 +1,9 @@
 //! The contents of a report, before it is HTML, Markdown or JSON: a pure function of a folder.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    collections::HashSet,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use serde_json::Value as Json;
 
@@ -14,11 +17,13 @@ use super::{
     result_folder::ResultFolder,
     scores,
     spread::DifferenceVerdict,
+    subjects,
     table::{self, TableGrid},
     timings::{self, TableTime},
 };
 use crate::{
     measure::Spread,
+    tables::grouped,
     targets::{PerformanceTarget, TARGETS, TargetOutcome},
 };
 
@@ -27,14 +32,16 @@ use crate::{
 pub(crate) struct ReportPage {
     /// `coordination on A processor × 2`.
     pub(crate) title: String,
+    /// What was compared with what, in words.
+    pub(crate) sentence: String,
     /// The day and time of the run.
     pub(crate) when: String,
     /// The environment of the run: name and value.
     pub(crate) environment: Vec<(String, String)>,
     /// The exact command; empty where it is not known.
     pub(crate) command: String,
-    /// The three most telling rows.
-    pub(crate) telling: Vec<BaselineComparison>,
+    /// The rows at the top: the published tables' own questions, then where we lose.
+    pub(crate) first: Vec<BaselineComparison>,
     /// Each target.
     pub(crate) targets: Vec<JudgedTarget>,
     /// Rows in which we are behind a baseline, the furthest first.
@@ -129,10 +136,11 @@ impl ReportPage {
         let counted = folder.lines.iter().filter(|line| line.repeat > 0).count();
         Self {
             title: title(&folder, &suites),
+            sentence: sentence(&cells, &suites),
             when: when(&folder),
             environment: environment(&folder),
             command: folder.fact("command").unwrap_or_default(),
-            telling: baseline_comparison::telling(&losses, &wins)
+            first: baseline_comparison::first_rows(&all)
                 .into_iter()
                 .cloned()
                 .collect(),
@@ -165,6 +173,80 @@ fn title(folder: &ResultFolder, suites: &[String]) -> String {
     match folder.fact("cpu") {
         Some(cpu) => format!("{suites} on {cpu}"),
         None => suites,
+    }
+}
+
+/// What was compared with what, on what: one sentence for someone who has never seen a report.
+fn sentence(cells: &CellIndex<'_>, suites: &[String]) -> String {
+    let (mut hailwire, mut others, mut networks) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rows = HashSet::new();
+    for cell_key in cells.measured().filter(|cell_key| cell_key.table != "Q12") {
+        rows.insert(cell_key.with(""));
+        let side = if subjects::is_hailwire(cell_key.subject) {
+            &mut hailwire
+        } else {
+            &mut others
+        };
+        // Variants, `quic bbr`, are named where they are shown.
+        let (subject, _) = subjects::variant(cell_key.subject);
+        for (list, one) in [(side, subject), (&mut networks, cell_key.network)] {
+            if !list.contains(&one) {
+                list.push(one);
+            }
+        }
+    }
+    if rows.is_empty() {
+        return "Nothing was measured.".to_owned();
+    }
+    let named = |mut subjects: Vec<&str>| {
+        subjects.sort_by_key(|subject| subjects::order(subject));
+        list(
+            &subjects
+                .into_iter()
+                .map(subjects::words)
+                .collect::<Vec<_>>(),
+        )
+    };
+    let who = match (hailwire.is_empty(), others.is_empty()) {
+        (false, false) => format!(
+            "{}, beside {} doing the same work in the same run",
+            named(hailwire),
+            named(others)
+        ),
+        (false, true) => format!("{}, with nothing beside it", named(hailwire)),
+        (true, _) => format!("{}, without Hailwire", named(others)),
+    };
+    let rows = plural(rows.len(), "row");
+    let at = networks.iter().position(|network| *network == "loopback");
+    let simulated = networks.len() - usize::from(at.is_some());
+    let on = match (at, simulated) {
+        (Some(_), 0) => "all on this machine's loopback".to_owned(),
+        (None, _) => format!("on {}", plural(simulated, "simulated network")),
+        (Some(_), _) => format!(
+            "on loopback and on {}",
+            plural(simulated, "simulated network")
+        ),
+    };
+    format!(
+        "Compared: {who}, in {rows} of the suite {}, {on}.",
+        list(suites)
+    )
+}
+
+/// `1 row`, `1,200 rows`.
+fn plural(count: usize, word: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{} {word}{s}", grouped(count as u64))
+}
+
+/// `a; b and c`: names may hold commas.
+fn list(names: &[String]) -> String {
+    let comma = names.iter().any(|name| name.contains(','));
+    let between = if comma { "; " } else { ", " };
+    match names.split_last() {
+        None => String::new(),
+        Some((last, [])) => last.clone(),
+        Some((last, front)) => format!("{} and {last}", front.join(between)),
     }
 }
 
@@ -247,7 +329,7 @@ fn why(target: &PerformanceTarget, folder: &ResultFolder) -> String {
                 format!(
                     "{} of {} in {} “{}”",
                     figure::label(f.name),
-                    f.subject,
+                    subjects::words(f.subject),
                     f.table,
                     f.row
                 )

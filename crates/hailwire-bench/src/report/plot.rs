@@ -1,8 +1,8 @@
 //! Plots: latency distributions, throughput against agents, memory against peers.
 //!
 //! plotters lays them out; the colours that it writes are placeholders for CSS classes, so that the page's style
-//! sheet styles them: light or dark, and every series with
-//! a dash pattern and a shape of its own besides its colour.
+//! sheet styles them, light or dark. Hailwire's lines are solid and coloured, each with a marker of its own; baselines are grey, each
+//! with a dash pattern and a marker of its own.
 
 use std::fmt::Write as _;
 
@@ -13,11 +13,14 @@ use plotters::{
 };
 
 use super::{figure, subjects};
+use crate::tables::{callout, subject};
 
 /// Width and height of a plot in its own units: small, so that its text can be read on a phone.
 const SIZE: (u32, u32) = (440, 300);
 /// How many different series a style sheet can draw.
-pub(crate) const LINE_STYLES: usize = 12;
+pub(crate) const LINE_STYLES: usize = 2 * OF_EACH_SIDE;
+/// Half of them are for Hailwire, half for baselines.
+const OF_EACH_SIDE: usize = 8;
 
 const TEXT: RGBColor = RGBColor(2, 0, 0);
 const GRID: RGBColor = RGBColor(3, 0, 0);
@@ -62,17 +65,43 @@ pub(crate) struct ChartSeries {
     pub(crate) marks: Vec<(f64, f64)>,
 }
 
-/// The style of a subject, below [`LINE_STYLES`]. The known ones look the same in every plot, those of callouts as those of
-/// carriers, with which they never share one; the others get what is left, and past that they share the last.
-fn style(name: &str, others: &mut usize) -> usize {
-    match subjects::order(name) {
-        subjects::KNOWN => {
-            *others += 1;
-            (subjects::CARRIERS + *others - 1).min(LINE_STYLES - 1)
-        }
-        known => known % subjects::CARRIERS,
-    }
+/// The style of a subject, below [`LINE_STYLES`]: the first half are Hailwire's, solid and coloured, the second half the
+/// baselines', grey and dashed. A known subject looks the same in every plot; the others of `before` (the unknown ones
+/// drawn so far, Hailwire's and baselines) get what is left of their half, and past that they share its last.
+fn style(name: &str, before: &mut [usize; 2]) -> usize {
+    let ours = subjects::is_hailwire(name);
+    let (first, fixed) = if ours {
+        (0, OURS_FIXED)
+    } else {
+        (OF_EACH_SIDE, THEIRS_FIXED)
+    };
+    let known = fixed.iter().position(|names| names.contains(&name));
+    let within = known.unwrap_or_else(|| {
+        let [of_ours, of_theirs] = before;
+        let count = if ours { of_ours } else { of_theirs };
+        *count += 1;
+        (fixed.len() + *count - 1).min(OF_EACH_SIDE - 1)
+    });
+    first + within
 }
+
+/// Hailwire's styles that are taken; subjects that never share a plot share one.
+const OURS_FIXED: &[&[&str]] = &[
+    &[subject::QUIC, callout::OURS, callout::OURS_OURS],
+    &[subject::H2, callout::FAR],
+    &[subject::WS, callout::NEAR],
+    &[subject::PROCESSES, callout::SELDOM],
+    &[subject::AUTO],
+];
+
+/// The baselines'.
+const THEIRS_FIXED: &[&[&str]] = &[
+    &[subject::RAW_IROH, callout::THEIRS, callout::THEIRS_THEIRS],
+    &[subject::PLAIN_H2, callout::RAW],
+    &[subject::PLAIN_WS, callout::UDP],
+    &[callout::OURS_THEIRS],
+    &[callout::THEIRS_OURS],
+];
 
 /// Draws a chart. `Err` says why it cannot be drawn.
 ///
@@ -81,7 +110,7 @@ fn style(name: &str, others: &mut usize) -> usize {
 /// It has no points, or plotters refuses.
 pub(crate) fn draw(chart: &ChartData) -> Result<SvgPlot, String> {
     let mut svg = String::new();
-    let mut others = 0;
+    let mut others = [0; 2];
     let series: Vec<(usize, &ChartSeries)> = chart
         .series
         .iter()
@@ -98,7 +127,7 @@ pub(crate) fn draw(chart: &ChartData) -> Result<SvgPlot, String> {
         inside: classes(&svg),
         series: series
             .iter()
-            .map(|(style, series)| (*style, series.name.clone()))
+            .map(|(style, series)| (*style, subjects::words(&series.name)))
             .collect(),
     })
 }
@@ -190,8 +219,9 @@ fn mark(
     at: &[(f64, f64)],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let colour = RGBColor(1, 1, style as u8);
-    let shape = match style % 3 {
-        _ if style >= 6 => {
+    let style_in_side = style % OF_EACH_SIDE;
+    let shape = match style_in_side % 3 {
+        _ if style_in_side >= 6 => {
             context.draw_series(
                 at.iter()
                     .map(|at| Cross::new(*at, 4, colour.stroke_width(2))),
@@ -201,12 +231,12 @@ fn mark(
         0 => ShapeStyle::from(colour),
         _ => ShapeStyle::from(colour).stroke_width(2),
     };
-    let shape = if style < 3 {
+    let shape = if style_in_side < 3 {
         shape.filled()
     } else {
         shape.stroke_width(2)
     };
-    match style % 3 {
+    match style_in_side % 3 {
         0 => {
             context.draw_series(at.iter().map(|at| Circle::new(*at, 4, shape)))?;
         }
@@ -292,13 +322,14 @@ impl SvgPlot {
 #[must_use]
 pub(crate) fn key(style: usize) -> Markup {
     let line = format!("l s{style}");
-    let filled = if style < 3 { "m" } else { "h" };
+    let side = style % OF_EACH_SIDE;
+    let filled = if side < 3 { "m" } else { "h" };
     let shape = format!("{filled} s{style}");
     html! {
         svg.key viewBox="0 0 36 14" aria-hidden="true" {
             line class=(line) x1="1" y1="7" x2="35" y2="7" stroke-width="2" {}
-            @match style % 3 {
-                _ if style >= 6 => path class=(format!("h s{style}")) d="M14 3l8 8M22 3l-8 8" fill="none" stroke-width="2" {},
+            @match side % 3 {
+                _ if side >= 6 => path class=(format!("h s{style}")) d="M14 3l8 8M22 3l-8 8" fill="none" stroke-width="2" {},
                 0 => circle class=(shape) cx="18" cy="7" r="4" stroke-width="2" {},
                 1 => rect class=(shape) x="14" y="3" width="8" height="8" stroke-width="2" {},
                 _ => path class=(shape) d="M18 2l5 9h-10z" stroke-width="2" {},
@@ -341,6 +372,35 @@ mod tests {
         assert_eq!(styles.len(), names.len());
         for style in styles {
             assert!(plot.inside.contains(&format!("l s{style}\"")), "s{style}");
+        }
+    }
+
+    #[test]
+    fn hailwire_is_solid_and_coloured_and_a_baseline_grey_and_dashed() {
+        let mut before = [0; 2];
+        for name in ["quic", "quic bbr", "h2", "auto", "far agent", "embedded"] {
+            assert!(style(name, &mut before) < OF_EACH_SIDE, "{name}");
+        }
+        for name in [
+            "raw iroh",
+            "raw iroh bbr",
+            "pilot",
+            "theirs to ours",
+            "udp echo",
+        ] {
+            assert!(style(name, &mut before) >= OF_EACH_SIDE, "{name}");
+        }
+        let css = crate::report::html::STYLE;
+        for one in 0..LINE_STYLES {
+            let ours = one < OF_EACH_SIDE;
+            let colour = if ours {
+                format!("--c: var(--s{one})")
+            } else {
+                "--c: var(--grey)".into()
+            };
+            assert!(css.contains(&format!("svg .s{one} {{ {colour};")), "s{one}");
+            let dashed = css.contains(&format!("svg .l.s{one} {{ stroke-dasharray"));
+            assert_eq!(dashed, !ours, "s{one}");
         }
     }
 

@@ -30,7 +30,7 @@ use crate::{
 const RESULTS: &str = "bench/results";
 
 /// The suites whose reports are published. Of each the newest whole run is taken.
-const SUITES: [&str; 3] = ["coordination", "overlay", "callout"];
+pub(super) const SUITES: [&str; 3] = ["coordination", "overlay", "callout"];
 
 /// How many rows of all reports are shown because Hailwire is furthest behind in them.
 const WORST_ROWS: usize = 3;
@@ -72,9 +72,11 @@ const HEAD: &str =
     "| row | Hailwire | beside it in the same run (Hailwire ÷ it) |\n|---|---|---|\n";
 
 /// A row that is always shown.
-struct HeadlineRow {
-    suite: &'static str,
-    table: &'static str,
+pub(super) struct HeadlineRow {
+    /// Of which suite.
+    pub(super) suite: &'static str,
+    /// Of which table.
+    pub(super) table: &'static str,
     row: &'static str,
     form: &'static str,
     network: &'static str,
@@ -83,7 +85,7 @@ struct HeadlineRow {
     /// Others to show beside those that a report compares ours with: subject and form.
     also: &'static [(&'static str, &'static str)],
     /// Its name for people.
-    words: &'static str,
+    pub(super) words: &'static str,
 }
 
 const fn headline(
@@ -127,7 +129,7 @@ const RATE: &str = "messages_per_s";
 const MANY_AGENTS: &str = "1,000 agents";
 
 /// In the order of the published tables.
-const HEADLINES: &[HeadlineRow] = &[
+pub(super) const HEADLINES: &[HeadlineRow] = &[
     q(
         ["Q1", tables::ONE_AGENT, form::COLD, "wan-50ms"],
         "p50_us",
@@ -310,28 +312,35 @@ pub fn replaced(of: FiguresPage, text: &str, root: &Path) -> Result<String, Benc
 }
 
 /// A suite, and where its newest run is.
-type SuiteRun = (&'static str, (PathBuf, ResultFolder));
+pub(super) type SuiteRun = (&'static str, (PathBuf, ResultFolder));
 
 /// The newest whole run of a suite, from the root of the repository.
 fn newest(root: &Path, suite: &str) -> Result<(PathBuf, ResultFolder), BenchError> {
-    let results = root.join(RESULTS);
-    let listed = fs::read_dir(&results).map_err(BenchError::io(results.display().to_string()))?;
+    let run = newest_in(&root.join(RESULTS), suite)?;
+    let run = run.map(|(path, folder)| (Path::new(RESULTS).join(path), folder));
+    run.ok_or_else(|| BenchError::Invalid(format!("no whole run of {suite} is kept")))
+}
+
+/// The newest whole run of a suite in a folder of runs, from that folder; `None` where there is none.
+pub(super) fn newest_in(
+    results: &Path,
+    suite: &str,
+) -> Result<Option<(PathBuf, ResultFolder)>, BenchError> {
+    let listed = fs::read_dir(results).map_err(BenchError::io(results.display().to_string()))?;
     let mut names: Vec<_> = listed.flatten().map(|entry| entry.file_name()).collect();
     // Names begin with the date.
     names.sort();
     for name in names.into_iter().rev() {
-        let path = Path::new(RESULTS).join(name).join(suite);
-        let dir = root.join(&path);
+        let path = Path::new(&name).join(suite);
+        let dir = results.join(&path);
         if dir.join("raw.jsonl").is_file() {
             let folder = ResultFolder::read(&dir)?;
             if folder.fact("state").as_deref() == Some("whole") {
-                return Ok((path, folder));
+                return Ok(Some((path, folder)));
             }
         }
     }
-    Err(BenchError::Invalid(format!(
-        "no whole run of {suite} is kept"
-    )))
+    Ok(None)
 }
 
 fn cells(runs: &[SuiteRun]) -> Vec<(&'static str, CellIndex<'_>)> {
@@ -455,6 +464,14 @@ impl HeadlineRow {
             Some(ratio.lead(better))
         });
         leads.min_by(f64::total_cmp)
+    }
+
+    /// Its figure beside the best of its baselines; nothing where one of them is not measured.
+    pub(super) fn best_other(&self, cells: &CellIndex<'_>) -> Option<BaselineComparison> {
+        let (ours, baseline) = self.compared(cells);
+        let one = |theirs| baseline_comparison::compare_cell(cells, ours, theirs, self.figure);
+        let all = baseline.into_iter().filter_map(one);
+        all.min_by(|a, b| a.lead.total_cmp(&b.lead))
     }
 
     /// The cell of ours, and those to show beside it.

@@ -1,9 +1,12 @@
-//! Which subjects are ours, and which baselines each of them is compared with.
+//! Which subjects are ours, which baselines each of them is compared with, and what people read instead of their ids.
 
 use crate::tables::callout::{
     FAR, NEAR, OURS, OURS_OURS, OURS_THEIRS, RAW, SELDOM, THEIRS, THEIRS_OURS, THEIRS_THEIRS, UDP,
 };
 use crate::tables::subject::{AUTO, H2, PLAIN_H2, PLAIN_WS, PROCESSES, QUIC, RAW_IROH, WS};
+
+/// A node in the calling program itself.
+const EMBEDDED: &str = "embedded";
 
 /// In the order in which columns and plots show them.
 const ORDER: &[&str] = &[
@@ -14,7 +17,7 @@ const ORDER: &[&str] = &[
     H2,
     PLAIN_WS,
     WS,
-    "embedded",
+    EMBEDDED,
     PROCESSES,
     OURS,
     THEIRS,
@@ -29,9 +32,6 @@ const ORDER: &[&str] = &[
     UDP,
 ];
 
-/// How many of them are carriers, which come first; the others take part in callouts.
-pub(crate) const CARRIERS: usize = 9;
-
 /// How many are known.
 pub(crate) const KNOWN: usize = ORDER.len();
 
@@ -45,7 +45,7 @@ pub(crate) fn order(subject: &str) -> usize {
 /// Whether a subject is Hailwire in one of its forms; all others are baselines.
 #[must_use]
 pub(crate) fn is_ours(subject: &str) -> bool {
-    let ours = [QUIC, H2, WS, PROCESSES, "embedded", AUTO, OURS, OURS_OURS];
+    let ours = [QUIC, H2, WS, PROCESSES, EMBEDDED, AUTO, OURS, OURS_OURS];
     // `quic bbr` is `quic` in a variant.
     ours.iter().any(|name| {
         let rest = subject.strip_prefix(name);
@@ -79,8 +79,48 @@ pub(crate) fn compared(ours: &str, other: &str) -> bool {
     (baselines(ours).contains(&base) && same) || order(base) == KNOWN
 }
 
+/// Whether Hailwire does the work, in any of its forms: ours, and callouts to agents on other nodes, which have no
+/// baseline of their own.
+#[must_use]
+pub(crate) fn is_hailwire(subject: &str) -> bool {
+    is_ours(subject) || [FAR, NEAR, SELDOM].contains(&subject)
+}
+
+/// A subject for people; data files and the command line have its id. An unknown one is called as it calls itself.
+#[must_use]
+pub(crate) fn words(subject: &str) -> String {
+    let (base, rest) = variant(subject);
+    let name = match base {
+        QUIC => "Hailwire over QUIC",
+        H2 => "Hailwire over HTTP/2",
+        WS => "Hailwire over WebSocket",
+        AUTO => "Hailwire, carrier chosen",
+        EMBEDDED => "Hailwire, embedded",
+        PROCESSES => "Hailwire, process to process",
+        PLAIN_H2 => "plain HTTP/2",
+        PLAIN_WS => "plain WebSocket",
+        OURS => "Hailwire callout",
+        OURS_OURS => "Hailwire to Hailwire",
+        OURS_THEIRS => "Hailwire to zentinel",
+        THEIRS_OURS => "zentinel to Hailwire",
+        THEIRS => "zentinel-agent-protocol",
+        THEIRS_THEIRS => "zentinel to zentinel",
+        NEAR => "Hailwire to a near agent",
+        SELDOM => "Hailwire to a near agent, asked as seldom",
+        FAR => "Hailwire to a far agent",
+        RAW => "bytes over a Unix socket",
+        UDP => "UDP back and forth",
+        other => other,
+    };
+    match rest.trim() {
+        "" => name.to_owned(),
+        congestion @ ("bbr" | "cubic") => format!("{name}, {}", congestion.to_uppercase()),
+        other => format!("{name}, {other}"),
+    }
+}
+
 /// `raw iroh` and ` bbr` of `raw iroh bbr`.
-fn variant(subject: &str) -> (&str, &str) {
+pub(crate) fn variant(subject: &str) -> (&str, &str) {
     let known = ORDER.iter().find(|name| {
         let rest = subject.strip_prefix(**name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
@@ -99,6 +139,20 @@ mod tests {
         assert!(compared("process to process", "raw iroh"));
         assert!(!compared("quic", "h2") && !compared("plain h2", "plain ws"));
         assert!(compared("quic bbr", "raw iroh bbr") && !compared("quic bbr", "raw iroh cubic"));
+    }
+
+    #[test]
+    fn people_read_words_and_each_subject_has_words_of_its_own() {
+        assert_eq!(words("quic"), "Hailwire over QUIC");
+        assert_eq!(words("quic bbr"), "Hailwire over QUIC, BBR");
+        assert_eq!(words("plain h2"), "plain HTTP/2");
+        assert_eq!(words("pilot"), "pilot");
+        let all: std::collections::BTreeSet<String> = ORDER.iter().map(|id| words(id)).collect();
+        assert_eq!(all.len(), KNOWN);
+        for id in ORDER {
+            let named = words(id).starts_with("Hailwire") && *id != OURS_THEIRS;
+            assert_eq!(is_hailwire(id), named, "{id}");
+        }
     }
 
     #[test]

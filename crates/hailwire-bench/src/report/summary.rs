@@ -39,7 +39,7 @@ pub(crate) fn of(report: &ReportPage) -> Value {
         "when": report.when,
         "command": report.command,
         "environment": pairs(&report.environment),
-        "telling": report.telling.iter().map(comparison_json).collect::<Vec<_>>(),
+        "telling": report.first.iter().map(comparison_json).collect::<Vec<_>>(),
         "aims": targets.collect::<Vec<_>>(),
         "losses": report.losses.iter().map(comparison_json).collect::<Vec<_>>(),
         "wins": report.wins.iter().map(comparison_json).collect::<Vec<_>>(),

@@ -32,6 +32,26 @@ pub(crate) struct TableGrid {
     pub(crate) measured: bool,
 }
 
+/// A reason of more characters than this stands below its table, numbered, and not in its cell.
+const LONGEST_IN_CELL: usize = 32;
+
+impl TableGrid {
+    /// The reasons that stand below the table, each once, in the order in which cells have them.
+    #[must_use]
+    pub(crate) fn footnotes(&self) -> Vec<&str> {
+        let mut notes: Vec<&str> = Vec::new();
+        for cell in self.rows.iter().flat_map(|row| &row.cells) {
+            if let GridValue::Missing(reason) = cell
+                && reason.chars().count() > LONGEST_IN_CELL
+                && !notes.contains(&reason.as_str())
+            {
+                notes.push(reason);
+            }
+        }
+        notes
+    }
+}
+
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GridColumn {
@@ -39,6 +59,18 @@ pub(crate) struct GridColumn {
     pub(crate) group: String,
     /// The subject; empty for the published column.
     pub(crate) subject: String,
+}
+
+impl GridColumn {
+    /// Its name for people: a subject, or whose published figures it has.
+    #[must_use]
+    pub(crate) fn words(&self) -> String {
+        match self.subject.as_str() {
+            "" if self.group.contains("published") => self.group.clone(),
+            "" => format!("{}, published", self.group),
+            subject => subjects::words(subject),
+        }
+    }
 }
 
 /// A row: one figure of one measured or published row.
@@ -188,6 +220,24 @@ fn best(rows: &'static [PublishedRow], measured: CellKey<'_>) -> Option<&'static
         .rev()
         .max_by_key(|row| words(row.words).len())
         .map(|row| row.words)
+}
+
+/// Whether a measured row belongs to a published one.
+#[must_use]
+pub(crate) fn belongs(
+    rows: &'static [PublishedRow],
+    row: &PublishedRow,
+    name: &str,
+    form: &str,
+) -> bool {
+    let measured = CellKey {
+        table: "",
+        row: name,
+        subject: "",
+        form,
+        network: "",
+    };
+    best(rows, measured) == Some(row.words)
 }
 
 /// The words of a row's name: small letters, no thousands separator, a number together with its unit.
@@ -439,6 +489,28 @@ fn named(one: CellKey<'_>, published: &str) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_reason_is_a_note_below_the_table_once_and_a_short_one_stands_in_its_cell() {
+        let missing = |reason: &str| GridValue::Missing(reason.to_owned());
+        let long = "a reason that would make a cell of ten lines out of one";
+        let row = GridRow {
+            name: "row".into(),
+            measured_as: String::new(),
+            figure: "p50".into(),
+            cells: vec![missing(long), missing("needs root"), missing(long)],
+        };
+        let grid = TableGrid {
+            id: "Q1".into(),
+            title: String::new(),
+            source: String::new(),
+            notes: Vec::new(),
+            columns: Vec::new(),
+            rows: vec![row.clone(), row],
+            measured: true,
+        };
+        assert_eq!(grid.footnotes(), [long]);
+    }
     use crate::{
         report::{fixture, published, result_folder::ResultFolder},
         result::MeasuredRepeat,

@@ -36,7 +36,7 @@ fn a_report_prints_its_path_on_stdout_and_what_it_tells_on_stderr() {
         assert_eq!(ran.stdout, format!("{}\n", page.display()));
         assert!(
             ran.stderr
-                .contains("p50 of quic is 2.00 ms, of plain h2 1.00 ms"),
+                .contains("p50 of Hailwire over QUIC is 2.00 ms, of plain HTTP/2 1.00 ms"),
             "{ran:#?}"
         );
         assert!(
@@ -61,6 +61,29 @@ fn a_report_says_where_its_files_are_as_json() {
         assert!(Path::new(&path).is_file(), "{path}");
     }
     assert!(ran.stderr.is_empty(), "{ran:#?}");
+}
+
+#[test]
+fn of_a_folder_of_runs_all_reports_are_drawn_and_a_front_page() {
+    let nodes = TestNodes::new();
+    let results = nodes.path("results");
+    for run in ["2026-01-01-here", "2026-01-02-here"] {
+        folder(&results.join(run).join("coordination"), 2.0);
+    }
+    let ran = nodes
+        .run("a", &["bench", "report", results.to_str().unwrap()])
+        .ok();
+    let index = results.join("index.html");
+    assert_eq!(ran.stdout, format!("{}\n", index.display()));
+    assert!(ran.stderr.contains("reports drawn: 2"), "{ran:#?}");
+    let page = fs::read_to_string(index).unwrap();
+    for run in ["2026-01-01-here", "2026-01-02-here"] {
+        let report = format!("{run}/coordination/report.html");
+        assert!(
+            results.join(&report).is_file() && page.contains(&report),
+            "{report}"
+        );
+    }
 }
 
 #[test]

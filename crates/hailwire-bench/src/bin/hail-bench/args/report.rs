@@ -9,9 +9,11 @@ use clap::Args;
 /// Writes report.html (a single self-contained file), report.md and summary.json into the folder and
 /// prints the path of the page. It can be repeated at any time, also for a run that was
 /// interrupted.
+///
+/// Of a folder of runs, RUN/SUITE below it, all reports are drawn, and index.html over all suites.
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Folder that `hail bench` wrote
+    /// Folder that `hail bench` wrote, or a folder of runs
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
 }

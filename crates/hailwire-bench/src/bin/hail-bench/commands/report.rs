@@ -1,6 +1,6 @@
 //! `hail bench report` and `hail bench compare`: reports and comparisons of result folders.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hailwire_bench::{
     BenchError,
@@ -19,8 +19,18 @@ struct ReportFiles {
     summary: String,
 }
 
-/// Draws the report of a folder.
+/// The output of `hail bench report` for a folder of runs.
+#[derive(Debug, Serialize)]
+struct FrontFiles {
+    index: String,
+    reports: Vec<String>,
+}
+
+/// Draws the report of a folder; of a folder of runs all of them, and the front page.
 pub(super) fn draw(output: Output, dir: &Path) -> Result<(), CommandFailure> {
+    if report::is_folder_of_runs(dir) {
+        return draw_all(output, dir);
+    }
     let drawn = report::draw(dir).map_err(|error| no_folder(&error))?;
     output.note(output_text(&drawn).trim_end());
     let written = ReportFiles {
@@ -31,13 +41,25 @@ pub(super) fn draw(output: Output, dir: &Path) -> Result<(), CommandFailure> {
     output.value(&written, |written| format!("{}\n", written.html))
 }
 
+fn draw_all(output: Output, results: &Path) -> Result<(), CommandFailure> {
+    let drawn =
+        report::draw_all(results).map_err(|error| CommandFailure::general(error.with_cause()))?;
+    let shown = |path: &PathBuf| path.display().to_string();
+    let written = FrontFiles {
+        index: shown(&drawn.index),
+        reports: drawn.reports.iter().map(shown).collect(),
+    };
+    output.note(&format!("reports drawn: {}", written.reports.len()));
+    output.value(&written, |written| format!("{}\n", written.index))
+}
+
 /// Writes it and prints nothing.
 pub(super) fn write(dir: &Path) -> Result<(), CommandFailure> {
     report::draw(dir).map_err(|error| no_folder(&error))?;
     Ok(())
 }
 
-/// The three most telling rows, and the counts of rows and targets by result.
+/// The rows at the top of the page, and the counts of rows and targets by result.
 fn output_text(drawn: &DrawnReport) -> String {
     let mut text = String::new();
     for warning in &drawn.warnings {
