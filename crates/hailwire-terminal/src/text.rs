@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-pub use hailwire_wire::shown::{BOLD, BOLD_RED, PLAIN, coloured, json, lines, one_line};
+pub use hailwire_wire::shown::{BOLD, BOLD_RED, PLAIN, coloured, html, json, lines, one_line};
 
 /// A message of the system with its first letter in lower case.
 pub fn lower_first(text: &str) -> String {

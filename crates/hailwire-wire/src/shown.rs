@@ -90,6 +90,14 @@ pub const BOLD_RED: &str = "\x1b[1;31m";
 /// Ends either.
 pub const PLAIN: &str = "\x1b[0m";
 
+/// Text as the content of an element of HTML, or of SVG.
+#[must_use]
+pub fn html(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
 /// JSON with the same values in which every unfit character is an escape (RFC 8259, 7).
 ///
 /// `json` is one JSON text as serialised: outside of strings it holds no unfit character but white space, which

@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use hailwire_wire::shown;
+
 use super::ProcessPair;
 use crate::{
     BenchError,
@@ -237,7 +239,7 @@ fn flame(name: &str, folded: &FoldedStacks) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"monospace\" \
          font-size=\"11\"><text x=\"4\" y=\"13\">{} · {whole} samples</text>\n",
-        escaped(name)
+        shown::html(name)
     );
     let stacks: Vec<(&[String], u64)> = folded.iter().map(|(s, c)| (s.as_slice(), *c)).collect();
     draw(&stacks, 0, 0.0, WIDTH / whole as f64, height, &mut out);
@@ -270,7 +272,7 @@ fn draw(
             let fits = (width / 6.7) as usize;
             let label: String = frame.chars().take(fits).collect();
             let label = if fits > 3 {
-                escaped(&label)
+                shown::html(&label)
             } else {
                 String::new()
             };
@@ -278,7 +280,7 @@ fn draw(
                 out,
                 "<g><title>{}: {samples}</title><rect x=\"{x:.1}\" y=\"{y}\" width=\"{width:.1}\" height=\"16\" \
                  fill=\"hsl({hue} 80% 70%)\" stroke=\"white\" stroke-width=\"0.3\"/><text x=\"{:.1}\" y=\"{}\">{label}</text></g>",
-                escaped(frame),
+                shown::html(frame),
                 x + 2.0,
                 y + 12
             );
@@ -287,12 +289,6 @@ fn draw(
         x += width;
         rest = others;
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -38,14 +38,14 @@ pub(super) fn page(summary: &DemoSummary) -> String {
                 "<li class={class}><span class=sign>{}</span><span class=took>{}</span><span>{}</span></li>\n",
                 scene.outcome.sign(),
                 scene.took(),
-                escaped(&scene.text)
+                text::html(&scene.text)
             )
         })
         .collect();
     let counters: String = summary
         .lines()
         .iter()
-        .map(|(name, value)| format!("<tr><th>{name}<td>{}\n", escaped(value)))
+        .map(|(name, value)| format!("<tr><th>{name}<td>{}\n", text::html(value)))
         .collect();
     let rows: String = summary.rows.iter().map(row).collect();
     format!(
@@ -63,21 +63,14 @@ fn row(row: &AgentSummary) -> String {
     format!(
         "<tr><td>{}<td>{}<td>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}\n",
         row.agent,
-        escaped(&row.node),
-        escaped(&row.path),
+        text::html(&row.node),
+        text::html(&row.path),
         row.calls,
         row.failed,
         text::bytes(row.bytes),
         time(row.latency.p50_us),
         time(row.latency.p99_us)
     )
-}
-
-/// A text as HTML shows it.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
