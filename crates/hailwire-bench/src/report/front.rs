@@ -26,10 +26,11 @@ const QUESTIONS: usize = 3;
 
 /// How the rows are chosen, as the page says it.
 const RULE: &str = "Four rows of each suite, from its newest whole run. Three are questions of the published tables: of the \
-     suite's first three tables that were measured, the first headline of each, in the order of the tables. The fourth is where \
-     Hailwire loses: of all other figures in which it is behind beyond the spread, sorted by how far, the one in the middle (of \
-     two in the middle the one further behind). Processor time counted by the tick is left out there. Beside Hailwire stands the \
-     best of the programs that did the same work in the same run. The other three are not chosen by how they came out.";
+     suite's first three tables that have a headline in docs/figures.md, the first headline of each, in the order of the tables. \
+     They are not chosen by how they came out. The fourth is where Hailwire loses: of all other figures in which it is behind \
+     beyond the spread, sorted by how far, the one in the middle (of two in the middle the one further behind). Processor time \
+     counted by the tick is left out there. Beside Hailwire stands the best of what did the same work in the same run. Bytes over a \
+     Unix socket and UDP back and forth are floors: what the same bytes take when nothing is done with them.";
 
 /// One row of the page.
 struct FrontRow {

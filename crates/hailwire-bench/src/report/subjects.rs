@@ -106,7 +106,7 @@ pub(crate) fn words(subject: &str) -> String {
         THEIRS => "zentinel-agent-protocol",
         THEIRS_THEIRS => "zentinel to zentinel",
         NEAR => "Hailwire to a near agent",
-        SELDOM => "Hailwire to a near agent, asked as seldom",
+        SELDOM => "Hailwire to a near agent that is asked as seldom",
         FAR => "Hailwire to a far agent",
         RAW => "bytes over a Unix socket",
         UDP => "UDP back and forth",

@@ -111,7 +111,7 @@ fn a_comparison_is_no_test_and_exits_with_0_when_all_is_worse() {
         page.to_str().unwrap(),
     ];
     let ran = nodes.run("a", &args).ok();
-    let row = "| Q1 · 10 agents, 0 ms · loopback | quic | p50 | 1.00 ms (1.00 – 1.00) | 3.00 ms (3.00 – 3.00) |";
+    let row = "| Q1 · 10 agents, 0 ms · loopback | Hailwire over QUIC | p50 | 1.00 ms (1.00 – 1.00) | 3.00 ms (3.00 – 3.00) |";
     assert!(ran.stdout.contains(row), "{ran:#?}");
     assert!(ran.stdout.contains("| worse |") && ran.stdout.contains("| no difference |"));
     assert!(fs::read_to_string(&page).unwrap().contains("3.00 ms"));
