@@ -283,6 +283,14 @@ impl Directory {
             > 0)
     }
 
+    /// A number that changes whenever another connection has changed the database, as that of another process.
+    pub(crate) fn data_version(&mut self) -> Result<i64, DirectoryError> {
+        Ok(self
+            .db
+            .pragma_query_value(None, "data_version", |row| row.get(0))?)
+    }
+
+    /// Whether a node is a member.
     pub(crate) fn is_member(&self, node: NodeId) -> Result<bool, DirectoryError> {
         is_member(&self.db, node)
     }

@@ -131,8 +131,10 @@ impl Hub {
             name_hold_s,
         };
         let relay_counters = Arc::new(RelayCounters::default());
-        let relay = relay::relay(queue.clone(), &config.bounds, Arc::clone(&relay_counters));
+        let (relay, removed) =
+            relay::relay(queue.clone(), &config.bounds, Arc::clone(&relay_counters));
         let (stop, stopped) = watch::channel(false);
+        tokio::spawn(removed.end(stopped.clone()));
         let port = ServerContext {
             api: DirectoryApi::new(about, config.clock, queue.clone(), &config.bounds),
             relay: relay.clone(),

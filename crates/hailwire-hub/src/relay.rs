@@ -7,7 +7,8 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use hailwire_wire::NodeId;
@@ -21,29 +22,100 @@ use iroh_relay::{
     },
 };
 
-use crate::{config::HubBounds, queue::DirectoryQueue};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{config::HubBounds, directory::Directory, queue::DirectoryQueue};
 
 /// Decoded public keys that the relay caches, about 100 bytes each.
 const KEY_CACHE: usize = 4096;
 
-/// Creates the relay, which takes over upgraded connections.
+/// How often the hub looks whether another process has ended a membership.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it looks after a change: a connection that was being admitted meanwhile is seen the second time.
+const LOOKS: u32 = 2;
+
+/// Members that are looked up in one query, so that others wait for it for a moment only.
+const LOOKED_UP_AT_ONCE: usize = 64;
+
+/// Creates the relay, which takes over upgraded connections, and what ends those of members that are removed.
 pub(crate) fn relay(
     queue: DirectoryQueue,
     bounds: &HubBounds,
     counters: Arc<Metrics>,
-) -> RelayService {
-    RelayService::new(
+) -> (RelayService, RemovedMembers) {
+    let members = Arc::new(MembersOnly {
+        queue,
+        max: bounds.relay_connections_per_member,
+        open: Mutex::default(),
+    });
+    let relay = RelayService::new(
         Handlers::default(),
         HeaderMap::new(),
         bounds.relay_bytes_per_second.map(ClientRateLimit::new),
         KeyCache::new(KEY_CACHE),
-        Arc::new(MembersOnly {
-            queue,
-            max: bounds.relay_connections_per_member,
-            open: Mutex::default(),
-        }),
+        members.clone(),
         counters,
-    )
+    );
+    let removed = RemovedMembers {
+        members,
+        relay: relay.clone(),
+    };
+    (relay, removed)
+}
+
+/// Ends the relay connections of nodes that are no members any more: `hail hub members rm` works on the database, and knows
+/// nothing of connections.
+pub(crate) struct RemovedMembers {
+    members: Arc<MembersOnly>,
+    relay: RelayService,
+}
+
+impl RemovedMembers {
+    /// Looks until the hub stops.
+    pub(crate) async fn end(self, mut stopped: watch::Receiver<bool>) {
+        let mut look = interval(LOOK_INTERVAL);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut seen, mut looks) = (None, 0);
+        loop {
+            tokio::select! {
+                _ = look.tick() => {}
+                _ = stopped.changed() => return,
+            }
+            let version = self.members.queue.run_quick(Directory::data_version).await;
+            let Ok(Ok(version)) = version else {
+                continue;
+            };
+            if seen.replace(version) != Some(version) {
+                looks = LOOKS;
+            }
+            if looks > 0 {
+                looks -= 1;
+                self.disconnect().await;
+            }
+        }
+    }
+
+    async fn disconnect(&self) {
+        let connected: Vec<EndpointId> = self.members.open().keys().copied().collect();
+        for some in connected.chunks(LOOKED_UP_AT_ONCE) {
+            let mut gone = some.to_vec();
+            let looked_up = self.members.queue.run_quick(move |directory| {
+                gone.retain(|endpoint| {
+                    let node = NodeId::from_bytes(*endpoint.as_bytes());
+                    matches!(directory.is_member(node), Ok(false))
+                });
+                gone
+            });
+            for endpoint in looked_up.await.unwrap_or_default() {
+                tracing::debug!(node = %endpoint.fmt_short(), "relay connection ended: not a member any more");
+                self.relay.clients().disconnect(endpoint, None);
+            }
+        }
+    }
 }
 
 /// Starts address discovery on a UDP address.
@@ -66,6 +138,12 @@ struct MembersOnly {
     open: Mutex<HashMap<EndpointId, usize>>,
 }
 
+impl MembersOnly {
+    fn open(&self) -> MutexGuard<'_, HashMap<EndpointId, usize>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl AccessControl for MembersOnly {
     async fn on_connect(&self, request: &ClientRequest) -> Access {
         let endpoint = request.endpoint_id();
@@ -78,7 +156,7 @@ impl AccessControl for MembersOnly {
             tracing::debug!(node = %node.short(), "relay refused: not a member");
             return deny("not a member of this hub");
         }
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open();
         let count = open.entry(endpoint).or_default();
         if *count >= self.max {
             return deny("too many connections");
@@ -88,7 +166,7 @@ impl AccessControl for MembersOnly {
     }
 
     fn on_disconnect(&self, endpoint: EndpointId, _: ConnectionId) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open();
         if let Some(count) = open.get_mut(&endpoint) {
             *count -= 1;
             if *count == 0 {

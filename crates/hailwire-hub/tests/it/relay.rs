@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use hailwire_wire::signed::KeyPair;
+use hailwire_hub::folder;
+use hailwire_wire::{address::NodeRef, signed::KeyPair};
 use http::{HeaderMap, HeaderValue, header::SEC_WEBSOCKET_PROTOCOL};
 use iroh::{
     Endpoint, EndpointAddr, RelayConfig, RelayMap, RelayMode, SecretKey, TransportAddr,
@@ -104,6 +105,28 @@ async fn the_relay_refuses_a_node_that_is_not_a_member() {
     let error = timeout(TIMEOUT, refused).await.unwrap();
     assert!(error.contains("not a member of this hub"), "{error}");
     endpoint.close().await;
+    hub.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_member_that_another_process_removes_loses_its_relay_connection() {
+    let hub = TestHub::https().await;
+    let one = hub.member(1).await;
+    let connected = endpoint(&hub, &one, 1).await;
+    timeout(TIMEOUT, connected.online()).await.unwrap();
+    let open = async |count: &str| {
+        let reached = async {
+            while !hub.hub.to_openmetrics().await.unwrap().contains(count) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(TIMEOUT, reached).await.unwrap();
+    };
+    open("relay_connections 1\n").await;
+    // As `hail hub members rm` does.
+    folder::remove_member(hub.folder.path(), &NodeRef::Id(one.key.id())).unwrap();
+    open("relay_connections 0\n").await;
+    connected.close().await;
     hub.hub.shutdown().await;
 }
 
