@@ -76,7 +76,7 @@ pub(super) async fn run(run: &CommandContext, demo: &DemoArgs) -> Result<(), Com
         begun: Instant::now(),
         demo,
         documents: &documents,
-        processes: DemoProcesses::new()?,
+        processes: DemoProcesses::new(run.log)?,
         show: LiveView::new(run.output, demo.details),
         scenes: SceneList::new(run.output),
         summary: DemoSummary {

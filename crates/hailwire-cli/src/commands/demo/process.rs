@@ -41,6 +41,8 @@ const ANSWER_QUEUE: usize = 4;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ProcessSetup {
     pub(super) data: PathBuf,
+    /// The level of its log.
+    pub(super) log: Option<String>,
     pub(super) role: ProcessRole,
 }
 
@@ -78,7 +80,6 @@ pub(super) struct ProcessReady {
 
 /// Runs a process until stdin ends.
 pub(in crate::commands) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
-    log::start(run.log.unwrap_or(Level::WARN), LogStyle::Plain);
     let mut stdin = BufReader::new(tokio::io::stdin());
     let mut line = String::new();
     let no_setup =
@@ -89,6 +90,8 @@ pub(in crate::commands) async fn run(run: &CommandContext) -> Result<(), Command
             "cannot read the description of the process on stdin: {error}"
         ))
     })?;
+    let level = setup.log.as_deref().and_then(|level| level.parse().ok());
+    log::start(level.unwrap_or(Level::WARN), LogStyle::Plain);
     tokio::select! {
         done = live(run, setup) => done,
         () = end_of(stdin) => Ok(()),

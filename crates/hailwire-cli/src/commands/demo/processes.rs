@@ -20,6 +20,8 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
+use tracing::Level;
+
 use super::{
     process::{NodeRole, ProcessReady, ProcessRole, ProcessSetup},
     summary::ProcessSummary,
@@ -49,6 +51,8 @@ pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 #[derive(Debug)]
 pub(super) struct DemoProcesses {
     folder: TempDir,
+    /// The level of the processes' logs.
+    log: Option<Level>,
     processes: Vec<DemoProcess>,
     workers: Vec<WorkerNode>,
     neighbour: Option<ProcessReady>,
@@ -74,14 +78,15 @@ struct DemoProcess {
 }
 
 impl DemoProcesses {
-    /// Without processes.
-    pub(super) fn new() -> Result<Self, CommandFailure> {
+    /// Without processes; those that are started log at this level.
+    pub(super) fn new(log: Option<Level>) -> Result<Self, CommandFailure> {
         let folder = tempfile::Builder::new()
             .prefix("hail-demo-")
             .tempdir()
             .map_err(|error| CommandFailure::io("cannot create a temporary folder", &error))?;
         Ok(Self {
             folder,
+            log,
             processes: Vec::new(),
             workers: Vec::new(),
             neighbour: None,
@@ -252,7 +257,11 @@ impl DemoProcesses {
             _stdin: None,
             peak_rss: 0,
         });
-        let setup = serde_json::to_string(&ProcessSetup { data, role });
+        let setup = serde_json::to_string(&ProcessSetup {
+            data,
+            log: self.log.map(|level| level.to_string()),
+            role,
+        });
         let mut line = setup.map_err(|error| CommandFailure::general(error.to_string()))?;
         line.push('\n');
         let mut stdin = stdin.ok_or_else(|| CommandFailure::general("a pipe is missing"))?;
@@ -301,7 +310,8 @@ impl StartedProcess {
         let tail = &log[log.len().saturating_sub(LOG_TAIL)..];
         let status = Status::new(Code::Unavailable, what)
             .with_details(String::from_utf8_lossy(tail).into_owned());
-        Err(CommandFailure::from(status).hint("run it with -v to see what its processes do"))
+        Err(CommandFailure::from(status)
+            .hint("run it with -vv --keep, and see the logs of its processes"))
     }
 }
 
