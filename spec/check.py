@@ -194,7 +194,7 @@ HEADERS = {
         "features": (texts, []),
         "additional": (lambda v: isinstance(v, bool), False),
     },
-    "register": {**OFFER, "max_concurrency": (integer(32), 0), "socket": (is_text, "")},
+    "register": {**OFFER, "max_concurrency": (integer(32), 0), "socket": (is_text, ""), "schema": (is_text, "")},
     "offers": {
         "agents": (lambda v: isinstance(v, list), REQUIRED),
         "number": (integer(64), 0),

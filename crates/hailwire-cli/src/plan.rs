@@ -60,6 +60,7 @@ pub(crate) enum Action {
     TrustApprove(admin::TrustAdd),
     Peers,
     Agents(admin::AgentsQuery),
+    Describe(Address),
     /// One agent, for as long as the command runs.
     Serve(AgentSpec),
     ServeFile {
@@ -245,6 +246,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
                 local_only: local,
             })
         }
+        Command::Describe(agent::DescribeArgs { agent }) => Action::Describe(agent),
         Command::Serve(serve) => plan_serve(serve, &common.data)?,
         Command::Call(agent::CallArgs {
             to,
@@ -499,6 +501,7 @@ fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
         description,
         tags: args.tag,
         version: args.agent_version.unwrap_or_default(),
+        schema: args.schema.as_deref().map(absolute).transpose()?,
         max: args.max.unwrap_or(default_max(args.lines)),
         lines: args.lines,
         keys: args.keys,

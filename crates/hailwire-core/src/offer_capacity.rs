@@ -1,4 +1,4 @@
-//! How many agents a node may offer, and how many bytes they may take in its offers.
+//! How many agents a node may offer, and how many bytes they may take in its offers and by their schemas.
 //!
 //! Checked where an agent registers, so that whoever is one too many is told, and no list of offers is
 //! ever too long to be sent. Of several members of one name others see one, so the name counts once, with
@@ -13,17 +13,26 @@ use hailwire_wire::{AgentName, Code, Status, header::AgentOffer, limits, offers}
 pub struct OfferCapacity {
     members: usize,
     bytes: usize,
-    /// The members of each name, with what each takes.
-    sizes: HashMap<AgentName, Vec<(u64, usize)>>,
+    schema_bytes: usize,
+    /// The members of each name.
+    sizes: HashMap<AgentName, Vec<MemberSize>>,
+}
+
+/// What a member takes, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct MemberSize {
+    number: u64,
+    offer: usize,
+    schema: usize,
 }
 
 impl OfferCapacity {
-    /// Makes room for a member.
+    /// Makes room for a member with a schema of that many bytes.
     ///
     /// # Errors
     ///
     /// `resource_exhausted`, in words for whoever registers.
-    pub fn add(&mut self, number: u64, offer: &AgentOffer) -> Result<(), Status> {
+    pub fn add(&mut self, number: u64, offer: &AgentOffer, schema: usize) -> Result<(), Status> {
         let most = limits::MAX_AGENTS_PER_NODE;
         if self.members >= most {
             return Err(Status::new(
@@ -36,10 +45,27 @@ impl OfferCapacity {
         if bytes > limits::MAX_OFFERS {
             return Err(self.too_long(offer, size, bytes));
         }
+        let schema_bytes = self.schema_bytes + schema;
+        if schema_bytes > limits::MAX_SCHEMAS {
+            return Err(Status::new(
+                Code::ResourceExhausted,
+                format!(
+                    "the schemas of this node's agents would take {schema_bytes} bytes of {} with that of `{}`",
+                    limits::MAX_SCHEMAS,
+                    offer.name
+                ),
+            )
+            .with_hint("shorten schemas: their examples and descriptions first"));
+        }
         self.members += 1;
         self.bytes = bytes;
+        self.schema_bytes = schema_bytes;
         let sizes = self.sizes.entry(offer.name.clone()).or_default();
-        sizes.push((number, size));
+        sizes.push(MemberSize {
+            number,
+            offer: size,
+            schema,
+        });
         Ok(())
     }
 
@@ -49,10 +75,11 @@ impl OfferCapacity {
         let Some(sizes) = self.sizes.get_mut(name) else {
             return;
         };
-        let Some(place) = sizes.iter().position(|(other, _)| *other == number) else {
+        let Some(place) = sizes.iter().position(|size| size.number == number) else {
             return;
         };
-        sizes.swap_remove(place);
+        let gone = sizes.swap_remove(place);
+        self.schema_bytes -= gone.schema;
         self.members -= 1;
         if sizes.is_empty() {
             self.sizes.remove(name);
@@ -62,7 +89,7 @@ impl OfferCapacity {
 
     fn longest(&self, name: &AgentName) -> usize {
         let sizes = self.sizes.get(name).into_iter().flatten();
-        sizes.map(|(_, size)| *size).max().unwrap_or(0)
+        sizes.map(|size| size.offer).max().unwrap_or(0)
     }
 
     fn too_long(&self, offer: &AgentOffer, size: usize, bytes: usize) -> Status {
@@ -103,9 +130,9 @@ mod tests {
         let mut capacity = OfferCapacity::default();
         for number in 0..limits::MAX_AGENTS_PER_NODE as u64 {
             let offer = offer(&format!("agent-{number}"), 200);
-            capacity.add(number, &offer).unwrap();
+            capacity.add(number, &offer, 0).unwrap();
         }
-        let more = capacity.add(9999, &offer("more", 0)).unwrap_err();
+        let more = capacity.add(9999, &offer("more", 0), 0).unwrap_err();
         assert_eq!(more.code, Code::ResourceExhausted);
         assert!(more.message.contains("1024"), "{more}");
     }
@@ -117,7 +144,7 @@ mod tests {
         let refused = loop {
             let mut offer = offer(&format!("agent-{number}"), limits::MAX_DESCRIPTION);
             offer.tags = vec!["t".repeat(limits::MAX_NAME); limits::MAX_TAGS];
-            match capacity.add(number, &offer) {
+            match capacity.add(number, &offer, 0) {
                 Ok(()) => number += 1,
                 Err(refused) => break refused,
             }
@@ -129,9 +156,9 @@ mod tests {
         }
         assert!(refused.hint.contains("shorten"), "{}", refused.hint);
         // A short one fits still, and the room of one that goes is there again.
-        capacity.add(number, &offer("short", 10)).unwrap();
+        capacity.add(number, &offer("short", 10), 0).unwrap();
         capacity.remove(0, &"agent-0".parse().unwrap());
-        capacity.add(0, &offer("again", 256)).unwrap();
+        capacity.add(0, &offer("again", 256), 0).unwrap();
     }
 
     #[test]
@@ -139,7 +166,7 @@ mod tests {
         let mut capacity = OfferCapacity::default();
         for number in 0..limits::MAX_AGENTS_PER_NODE as u64 {
             capacity
-                .add(number, &offer("same", 200 + number as usize % 56))
+                .add(number, &offer("same", 200 + number as usize % 56), 0)
                 .unwrap();
         }
         assert_eq!(capacity.bytes, offers::size(&offer("same", 255)));
@@ -150,5 +177,27 @@ mod tests {
         }
         assert_eq!((capacity.members, capacity.bytes), (0, 0));
         assert!(capacity.sizes.is_empty());
+    }
+
+    #[test]
+    fn schemas_of_all_members_share_a_room_and_give_it_back() {
+        let mut capacity = OfferCapacity::default();
+        let many = (limits::MAX_SCHEMAS / limits::MAX_SCHEMA) as u64;
+        for number in 0..many {
+            capacity
+                .add(number, &offer("same", 0), limits::MAX_SCHEMA)
+                .unwrap();
+        }
+        let rest = limits::MAX_SCHEMAS - many as usize * limits::MAX_SCHEMA;
+        let refused = capacity.add(many, &offer("more", 0), rest + 1).unwrap_err();
+        assert_eq!(refused.code, Code::ResourceExhausted);
+        let what = "the schemas of this node's agents would take 4194305 bytes of 4194304 with that of `more`";
+        assert_eq!(refused.message, what);
+        assert_eq!(capacity.members, many as usize);
+        capacity.add(many, &offer("more", 0), rest).unwrap();
+        capacity.remove(0, &"same".parse().unwrap());
+        capacity
+            .add(0, &offer("other", 0), limits::MAX_SCHEMA)
+            .unwrap();
     }
 }

@@ -242,6 +242,10 @@ pub struct RegisterHeader {
     /// key, or does not see what the program sees, opens them toward the program.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub socket: String,
+    /// What methods the agent has, as a JSON text of at most [`limits::MAX_SCHEMA`] bytes; empty where it does not say. It stays at
+    /// the agent's own node, which gives it to whoever may call the agent and asks.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub schema: String,
 }
 
 #[expect(

@@ -52,6 +52,12 @@ pub const MAX_DESCRIPTION: usize = 256;
 /// Most tags of one agent.
 pub const MAX_TAGS: usize = 16;
 
+/// Largest schema of one agent. Half a thousand lines of JSON; it goes in a header, beside the agent's other fields.
+pub const MAX_SCHEMA: usize = 48 * 1024;
+
+/// Most bytes that the schemas of all agents of one node take: 4 KiB for each of [`MAX_AGENTS_PER_NODE`].
+pub const MAX_SCHEMAS: usize = 4 * 1024 * 1024;
+
 /// Longest path of a Unix socket at which raw streams are taken: what the address of one has room for on Linux.
 pub const MAX_SOCKET_PATH: usize = 107;
 

@@ -2,13 +2,15 @@
 //!
 //! The command line, the SDKs and Rust programs manage a node by calling the agent `node` over the
 //! local socket, with a JSON body and a JSON answer. There is no second way in: a management request
-//! is a call like any other. A peer may call only [`method::AGENTS`], and an untrusted peer only
-//! [`method::JOIN`]; everything else needs the local socket.
+//! is a call like any other. A peer may call only [`method::AGENTS`] and [`method::DESCRIBE`], and an untrusted
+//! peer only [`method::JOIN`]; everything else needs the local socket.
 //!
 //! These types are also the documented `--json` output of the commands of the same name.
 
 use hailwire_wire::NodeId;
 use serde::{Deserialize, Serialize};
+
+use crate::agent_schema::AgentSchema;
 
 /// How long a node waits for the answers of peers and hubs when it is asked for its status, in milliseconds.
 pub const STATUS_PATIENCE_MS: u64 = 500;
@@ -26,6 +28,8 @@ pub mod method {
     pub const STATUS: &str = "status";
     /// [`super::AgentsQuery`] → `Vec<`[`super::AgentRow`]`>`.
     pub const AGENTS: &str = "agents";
+    /// [`super::DescribeRequest`] → [`super::AgentDescription`]. A peer may ask for what it may call.
+    pub const DESCRIBE: &str = "describe";
     /// [`super::InviteRequest`] → [`super::InviteAnswer`].
     pub const INVITE: &str = "invite";
     /// [`super::JoinRequest`] → [`super::JoinAnswer`]; from an untrusted peer: the secret of a ticket, in
@@ -227,6 +231,39 @@ pub struct AgentsQuery {
     pub words: Vec<String>,
     /// Only agents of the asked node itself.
     pub local_only: bool,
+}
+
+/// `hail describe AGENT`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DescribeRequest {
+    /// `agent` or `agent@node`; from a peer `agent`.
+    pub who: String,
+}
+
+/// Answer to [`DescribeRequest`]: an agent as its own node knows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AgentDescription {
+    /// The agent's name.
+    pub name: String,
+    /// The node it lives on.
+    pub node: NodeId,
+    /// That node's alias or name; empty for none.
+    pub node_name: String,
+    /// One line for people.
+    #[serde(default)]
+    pub description: String,
+    /// Words to find it by.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Its own version.
+    #[serde(default)]
+    pub version: String,
+    /// How many attachments share the name there.
+    #[serde(default)]
+    pub members: u32,
+    /// `methods`: what it has, takes and answers; empty where it does not say.
+    #[serde(flatten)]
+    pub schema: AgentSchema,
 }
 
 /// One hub that the node belongs to.

@@ -13,7 +13,7 @@ use hailwire_wire::{
     limits,
 };
 
-use crate::body::Body;
+use crate::{agent_schema::AgentSchema, body::Body};
 
 /// A description of an agent to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,7 @@ impl Agent {
                 version: String::new(),
                 max_concurrency: 0,
                 socket: String::new(),
+                schema: String::new(),
             },
         })
     }
@@ -87,6 +88,14 @@ impl Agent {
         self
     }
 
+    /// States its methods, for `hail describe`; none by default. It takes at most [`limits::MAX_SCHEMA`] bytes of JSON, and those of all agents of a
+    /// node [`limits::MAX_SCHEMAS`]; more is refused when the agent is served. Nothing that is called is checked against it.
+    #[must_use]
+    pub fn schema(mut self, schema: &AgentSchema) -> Self {
+        self.register.schema = schema.to_text();
+        self
+    }
+
     /// The agent's name.
     #[must_use]
     pub fn name(&self) -> &AgentName {
@@ -115,6 +124,11 @@ pub(crate) fn check_register(register: &RegisterHeader) -> Result<(), Status> {
     let is_path = socket.starts_with('/') && !socket.contains('\0');
     if !socket.is_empty() && (!is_path || socket.len() > limits::MAX_SOCKET_PATH) {
         return refuse("the socket for raw streams is an absolute path of at most 107 bytes");
+    }
+    if !register.schema.is_empty()
+        && let Err(error) = AgentSchema::parse(&register.schema)
+    {
+        return refuse(&error.to_string());
     }
     Ok(())
 }

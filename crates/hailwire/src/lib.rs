@@ -39,6 +39,7 @@
 //! |---|---|
 //! | [`client`] | calls, sends, streams, and serving agents |
 //! | [`agent`] | agents, requests, responses, handlers |
+//! | [`agent_schema`] | what an agent says of its methods |
 //! | [`body`] | bodies as chunks, with back-pressure |
 //! | [`admin`] | what can be asked of a node |
 //! | [`node`] | the node itself |
@@ -49,6 +50,7 @@
 pub mod admin;
 mod admission;
 pub mod agent;
+pub mod agent_schema;
 pub mod body;
 pub mod carrier;
 pub mod client;
@@ -63,6 +65,7 @@ pub mod paths;
 mod session;
 
 pub use agent::{Agent, Caller, Handler, Request, RequestKind, Response};
+pub use agent_schema::AgentSchema;
 pub use body::{Body, BodySender};
 pub use client::{AttachError, Call, Client, RawStream, ServeHandle, StreamBuilder, StreamIo};
 pub use config::Config;

@@ -24,6 +24,16 @@ pub(crate) struct AgentsArgs {
     pub(crate) local: bool,
 }
 
+/// Describe an agent: its methods, what they take and answer, and examples
+///
+/// The agent's own node is asked, which tells it to whoever may call the agent.
+#[derive(Debug, Args)]
+pub(crate) struct DescribeArgs {
+    /// AGENT or AGENT@NODE
+    #[arg(value_name = "AGENT[@NODE]", add = ArgValueCompleter::new(known_names::agents))]
+    pub(crate) agent: Address,
+}
+
 /// Serve a program as an agent
 ///
 /// Each call runs CMD with the body on stdin and streams its stdout back as it appears. The call's
@@ -97,7 +107,7 @@ pub(crate) struct ServeRunArgs {
         long,
         value_name = "FILE",
         conflicts_with_all = [
-            "name", "keep", "describe", "tag", "agent_version", "max", "lines", "keys", "grace", "folder", "env", "user",
+            "name", "keep", "describe", "tag", "agent_version", "schema", "max", "lines", "keys", "grace", "folder", "env", "user",
             "command",
         ]
     )]
@@ -111,6 +121,9 @@ pub(crate) struct ServeRunArgs {
     /// Version of the agent
     #[arg(long, value_name = "TEXT")]
     pub(crate) agent_version: Option<String>,
+    /// File that states its methods, as JSON: {"methods": [{"name": …, "inputSchema": …}]}, or a JSON Schema of the only method's body; at most 48 KiB
+    #[arg(long, value_name = "FILE")]
+    pub(crate) schema: Option<PathBuf>,
     /// Most concurrent calls and processes; further calls are refused [default: 64; with --lines unlimited]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max: Option<u32>,

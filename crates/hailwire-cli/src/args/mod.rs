@@ -52,6 +52,7 @@ pub(crate) enum Command {
     Trust(node::TrustArgs),
     Peers(node::PeersArgs),
     Agents(agent::AgentsArgs),
+    Describe(agent::DescribeArgs),
     Serve(agent::ServeArgs),
     Call(agent::CallArgs),
     Send(agent::SendArgs),

@@ -15,6 +15,7 @@ pub(crate) mod completions;
 mod config;
 mod connect;
 mod demo;
+mod describe;
 mod did_you_mean;
 mod down;
 mod help;
@@ -34,6 +35,7 @@ mod peers;
 mod ping;
 pub(crate) mod process_guard;
 mod restart;
+mod schema_summary;
 mod send;
 mod serve;
 mod service;
@@ -105,6 +107,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::TrustApprove(request) => short(common, trust::approve(run, request)),
         Action::Peers => short(common, peers::run(run)),
         Action::Agents(query) => short(common, agents::run(run, query)),
+        Action::Describe(agent) => short(common, describe::run(run, &agent)),
         Action::Ping {
             who,
             count,

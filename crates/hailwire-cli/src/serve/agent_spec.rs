@@ -18,6 +18,8 @@ pub(crate) struct AgentSpec {
     pub(crate) description: String,
     pub(crate) tags: Vec<String>,
     pub(crate) version: String,
+    /// The file that states its methods; read whenever it is offered.
+    pub(crate) schema: Option<PathBuf>,
     /// Calls at once, and processes; 0: unlimited.
     pub(crate) max: u32,
     pub(crate) lines: bool,
@@ -42,6 +44,7 @@ impl AgentSpec {
             description: String::new(),
             tags: Vec::new(),
             version: String::new(),
+            schema: None,
             max: DEFAULT_MAX,
             lines: false,
             keys: false,

@@ -7,6 +7,7 @@
 //!     describe "counts words"
 //!     tag "text" "english"
 //!     version "1.2"
+//!     schema "word-count.json"
 //!     max 8
 //!     grace "2s"
 //!     folder "/srv/texts"
@@ -42,6 +43,7 @@ use super::{
     agent_spec::{AgentSpec, RestartDelays, default_max},
     program_file::find_program,
     program_user::find_user,
+    schema_file,
 };
 
 /// The file's name in the data folder.
@@ -67,9 +69,9 @@ const GRACES: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(36
 const DELAYS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
 
 /// The settings of an agent.
-const SETTINGS: [&str; 12] = [
-    "command", "describe", "tag", "version", "max", "lines", "keys", "grace", "restart", "folder",
-    "env", "user",
+const SETTINGS: [&str; 13] = [
+    "command", "describe", "tag", "version", "schema", "max", "lines", "keys", "grace", "restart",
+    "folder", "env", "user",
 ];
 
 /// A valid file.
@@ -87,6 +89,8 @@ pub(crate) struct DeclaredAgent {
     command_at: usize,
     /// The place of `user` in bytes.
     user_at: usize,
+    /// The place of `schema` in bytes.
+    schema_at: usize,
 }
 
 impl AgentsFile {
@@ -143,7 +147,7 @@ impl AgentsFile {
         Self::parse(&text, &folder_of(path)).map_err(|mistake| mistake.in_file(&text, path))
     }
 
-    /// The first program or user that is not there.
+    /// The first program or user that is not there, or schema that cannot be used.
     ///
     /// # Errors
     ///
@@ -175,9 +179,13 @@ impl DeclaredAgent {
             let what = format!("agent `{}`: {missing}", self.spec.name);
             return Some(TextMistake::at(self.command_at, what).hint(missing.hint()));
         }
-        let user = self.spec.user.as_deref()?;
-        let missing = find_user(user).err()?;
-        Some(TextMistake::at(self.user_at, missing))
+        let user = self.spec.user.as_deref().map(find_user);
+        if let Some(Err(missing)) = user {
+            return Some(TextMistake::at(self.user_at, missing));
+        }
+        let why = schema_file::read(self.spec.schema.as_deref()?).err()?;
+        let what = format!("agent `{}`: {why}", self.spec.name);
+        Some(TextMistake::at(self.schema_at, what))
     }
 }
 
@@ -230,6 +238,7 @@ fn agent(node: &KdlNode, folder: &Path) -> Result<DeclaredAgent, TextMistake> {
         spec: AgentSpec::new(name, "".into(), Vec::new()),
         command_at: node.name().span().offset(),
         user_at: node.name().span().offset(),
+        schema_at: node.name().span().offset(),
     };
     agent.spec.folder = Some(folder.to_owned());
     let (mut max, mut keys_at) = (None, None);
@@ -240,6 +249,7 @@ fn agent(node: &KdlNode, folder: &Path) -> Result<DeclaredAgent, TextMistake> {
             "keys" => keys_at = hailwire_kdl::yes(inner)?.then_some(at),
             "command" => agent.command_at = at,
             "user" => agent.user_at = at,
+            "schema" => agent.schema_at = at,
             _ => {}
         }
         setting(&mut agent.spec, inner, folder)
@@ -285,6 +295,7 @@ fn setting(spec: &mut AgentSpec, node: &KdlNode, folder: &Path) -> Result<(), Te
             spec.grace = hailwire_kdl::within(node, grace, GRACES, hailwire_kdl::written_time)?;
         }
         "restart" => spec.restart = restart(node)?,
+        "schema" => spec.schema = Some(folder.join(bounded(node, 4096)?)),
         "folder" => spec.folder = Some(folder.join(bounded(node, 4096)?)),
         "env" => {
             hailwire_kdl::properties(node, &[])?;

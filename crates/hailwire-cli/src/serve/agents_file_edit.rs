@@ -100,6 +100,9 @@ fn written(spec: &AgentSpec) -> Result<String, TextMistake> {
     if !spec.version.is_empty() {
         setting("version", quoted(&spec.version));
     }
+    if let Some(schema) = spec.schema.as_ref().and_then(|path| path.to_str()) {
+        setting("schema", quoted(schema));
+    }
     if spec.max != default_max(spec.lines) {
         setting("max", spec.max.to_string());
     }
@@ -184,6 +187,7 @@ mod tests {
             description: odd.to_owned(),
             tags: vec!["x".to_owned(), "y z".to_owned()],
             version: "1".to_owned(),
+            schema: Some("/srv/a schema.json".into()),
             max: 3,
             lines: true,
             keys: true,

@@ -15,6 +15,7 @@ use super::{
     program_slot::{AgentCounters, CountedCall, ProgramLimit},
     program_user::find_user,
     reaper::ReaperHandle,
+    schema_file,
 };
 
 /// What the agents of one process share.
@@ -164,6 +165,12 @@ fn agent(spec: &AgentSpec) -> Result<Agent, Status> {
         .describe(spec.description.clone())
         .version(spec.version.clone())
         .max_concurrency(spec.max);
+    let schema = spec.schema.as_deref().map(schema_file::read).transpose();
+    let schema = schema.map_err(|why| Status::new(Code::FailedPrecondition, why))?;
+    let agent = match &schema {
+        Some(schema) => agent.schema(schema),
+        None => agent,
+    };
     Ok(spec.tags.iter().cloned().fold(agent, Agent::tag))
 }
 

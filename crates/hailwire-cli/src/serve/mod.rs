@@ -45,6 +45,7 @@ pub(crate) mod program_log;
 pub(crate) mod program_slot;
 pub(crate) mod program_user;
 pub(crate) mod reaper;
+pub(crate) mod schema_file;
 pub(crate) mod supervisor;
 pub(crate) mod supervisor_lock;
 pub(crate) mod tail;

@@ -54,6 +54,42 @@ fn the_shell_completes_agents_and_peers_and_errors_name_the_nearest() {
 }
 
 #[test]
+fn an_agent_is_described_on_its_node_and_on_others_that_may_call_it() {
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    let file = nodes.path("words.json").display().to_string();
+    let schema = serde_json::json!({"methods": [{
+        "name": "count",
+        "inputSchema": {"type": "string", "contentMediaType": "text/plain"},
+        "examples": [{"input": "one two", "output": 2}],
+    }]});
+    std::fs::write(&file, schema.to_string()).unwrap();
+    nodes.serve_with("lap", &["words", "--schema", &file, "--", "wc", "-w"]);
+    for (node, who) in [("lap", "words"), ("desk", "words@lap")] {
+        let described = nodes.run(node, &["describe", who]).ok();
+        let page = format!(
+            "words  on lap\n\ncount\n  takes   text/plain\n  $ hail call {who} -m count 'one two'\n  2\n"
+        );
+        assert_eq!(described.stdout, page);
+        let json = nodes.run(node, &["describe", who, "--json"]).ok().json();
+        assert_eq!(json["methods"], schema["methods"]);
+    }
+    let unknown = nodes.run("desk", &["describe", "word@lap"]);
+    assert_eq!(unknown.code, Some(69), "{unknown:#?}");
+
+    std::fs::write(&file, r#"{"methods": [{"inputschema": {}}]}"#).unwrap();
+    for args in [
+        &["serve", "bad", "--schema", &file, "--", "wc"][..],
+        &["serve", "bad", "--schema", "none.json", "--", "wc"],
+        &["serve", "--keep", "bad", "--schema", &file, "--", "wc"],
+    ] {
+        let refused = nodes.run("lap", args);
+        assert_ne!(refused.code, Some(0), "{refused:#?}");
+        assert!(refused.stderr.contains("the schema in "), "{refused:#?}");
+    }
+}
+
+#[test]
 fn a_call_reaches_a_program_on_another_node() {
     let mut nodes = TestNodes::new();
     nodes.trusted_pair("desk", "lap");

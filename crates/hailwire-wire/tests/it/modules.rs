@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{links::collect, read, repository};
 
 /// The top modules of `hailwire`, each above what it may import.
-const LAYERS: [&str; 15] = [
+const LAYERS: [&str; 16] = [
     "clock",
     "panics",
     "key",
     "paths",
     "admission",
     "config",
+    "agent_schema",
     "admin",
     "hub",
     "carrier",

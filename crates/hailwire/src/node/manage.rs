@@ -16,7 +16,7 @@ use hailwire_wire::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    NodeInner, hubs, join,
+    NodeInner, describe, hubs, join,
     join::{said_names, texts},
     now_unix, offers,
     registry::MemberTarget,
@@ -71,6 +71,7 @@ async fn manage(
             json(&status::of(&node, parse::<Option<admin::StatusRequest>>(&body)?).await)
         }
         method::AGENTS => json(&agent_rows(&node, &parse(&body)?).await),
+        method::DESCRIBE => json(&describe::describe(&node, &parse(&body)?).await?),
         method::INVITE => json(&join::invite(&node, &parse(&body)?)?),
         method::JOIN => json(&join::join(&node, parse(&body)?).await?),
         method::LEAVE => json(&hubs::leave_hub(&node, &parse(&body)?).await?),
@@ -125,6 +126,9 @@ async fn manage_for_peer(
             let mut rows = local_agents(node, &query);
             rows.retain(|row| row.name.parse().is_ok_and(|name| allow.allows(&name)));
             json(&rows)
+        }
+        method::DESCRIBE if node.trust.is_trusted(peer) => {
+            json(&describe::describe_for_peer(node, peer, &parse(&body)?)?)
         }
         _ if node.trust.is_trusted(peer) => Err(Status::new(
             Code::PermissionDenied,

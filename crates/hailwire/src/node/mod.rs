@@ -28,6 +28,7 @@
 mod accounts;
 mod additional;
 mod busy_polling;
+mod describe;
 mod dial;
 mod dial_targets;
 mod early_sessions;

@@ -106,7 +106,8 @@ impl Registry {
         };
         agent::check_register(register)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.capacity().add(number, &agent::offer(register))?;
+        self.capacity()
+            .add(number, &agent::offer(register), register.schema.len())?;
         let config = MemberConfig {
             tier: Tier::Local,
             max_concurrency: register.max_concurrency,
@@ -303,6 +304,20 @@ impl Registry {
             .iter()
             .map(|(name, group)| (name.clone(), group.members()))
             .collect()
+    }
+
+    /// What the local agents of a name said when they registered, the oldest first.
+    pub(crate) fn registered(&self, name: &AgentName) -> Vec<Arc<RegisterHeader>> {
+        let Some(group) = self.group(name) else {
+            return Vec::new();
+        };
+        let register = |member: &Arc<Member<MemberKey, MemberTarget>>| match member.value() {
+            MemberTarget::Handler { register, .. } | MemberTarget::Attached { register, .. } => {
+                Some(register.clone())
+            }
+            MemberTarget::Peer { .. } => None,
+        };
+        group.members().iter().filter_map(register).collect()
     }
 
     /// What local agents look like to a peer with this grant.

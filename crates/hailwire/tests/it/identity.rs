@@ -100,6 +100,7 @@ async fn a_peer_registers_no_agent() {
         version: String::new(),
         max_concurrency: 0,
         socket: String::new(),
+        schema: String::new(),
     };
     let refused = guest
         .ask(&frame_of(FrameKind::REGISTER, &header::encode(&register)))

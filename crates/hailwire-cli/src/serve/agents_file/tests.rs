@@ -16,6 +16,7 @@ agent "word-count" {
     describe "counts words"
     tag "text" "english"
     version "1.2"
+    schema "schemas/words.json"
     max 8
     grace "3s"
     folder "texts"
@@ -33,6 +34,7 @@ agent "shout" { command "./shout"; lines #true; keys #true; restart min="1s" max
         description: "counts words".to_owned(),
         tags: vec!["text".to_owned(), "english".to_owned()],
         version: "1.2".to_owned(),
+        schema: Some("/srv/schemas/words.json".into()),
         max: 8,
         grace: Duration::from_secs(3),
         folder: Some("/srv/texts".into()),
@@ -147,8 +149,8 @@ fn a_mistake_is_told_with_its_line_and_what_to_write() {
         ),
         ("agent \"a\" { command \"ca\\u{0}t\" }", "zero byte", ""),
         (
-            "agent \"a\" { command \"cat\"; schema \"x.json\" }",
-            "`schema` is not a setting",
+            "agent \"a\" { command \"cat\"; schemas \"x.json\" }",
+            "`schemas` is not a setting",
             "",
         ),
         (

@@ -7,13 +7,15 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::{
-    Agent,
+    Agent, AgentSchema,
+    admin::{AgentDescription, DescribeRequest},
     node::hand_played::{LoneNode, key, nobody},
 };
 
-const METHODS: [&str; 14] = [
+const METHODS: [&str; 15] = [
     method::STATUS,
     method::AGENTS,
+    method::DESCRIBE,
     method::INVITE,
     method::JOIN,
     method::TRUST_LIST,
@@ -43,14 +45,16 @@ fn agent(name: &str) -> Agent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trusted_peer_may_list_agents_and_show_a_ticket_and_nothing_else() {
+async fn a_trusted_peer_may_ask_for_agents_and_show_a_ticket_and_nothing_else() {
     let host = LoneNode::named("desk").await;
     let peer = host.friend(key(7), "laptop").await;
     for method in METHODS {
         let answer = peer.manage(method, "").await;
         match method {
             method::AGENTS => assert_eq!(answer.unwrap(), "[]"),
-            method::JOIN => assert_eq!(answer.unwrap_err().code, Code::InvalidArgument),
+            method::JOIN | method::DESCRIBE => {
+                assert_eq!(answer.unwrap_err().code, Code::InvalidArgument);
+            }
             _ => {
                 let what = format!("`{method}` is only for programs on the node's own machine");
                 let denied = Status::new(Code::PermissionDenied, what);
@@ -224,6 +228,119 @@ async fn agents_of_this_node_and_of_peers_are_listed_with_who_gets_a_bare_call()
     let shown: Vec<AgentRow> = serde_json::from_slice(&shown).unwrap();
     let names: Vec<_> = shown.iter().map(|row| &row.name[..]).collect();
     assert_eq!(names, ["echo"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_is_described_by_its_own_node_to_whoever_may_call_it() {
+    let host = LoneNode::named("desk").await;
+    let schema = AgentSchema::parse(r#"{"methods": [{"name": "say"}]}"#).unwrap();
+    let _echo = serve(&host, agent("echo").version("1.2").schema(&schema)).await;
+    let _second = serve(&host, agent("echo")).await;
+    let _plain = serve(&host, agent("plain")).await;
+    let _private = serve(&host, agent("node.supervisor")).await;
+    let describe = async |who: &str| -> Result<AgentDescription, Status> {
+        let who = who.to_owned();
+        host.admin(method::DESCRIBE, &DescribeRequest { who }).await
+    };
+    for who in ["echo", "echo@desk"] {
+        let echo = describe(who).await.unwrap();
+        assert_eq!((&echo.name[..], echo.node), ("echo", host.node.id()));
+        assert_eq!((&echo.node_name[..], echo.members), ("desk", 2));
+        assert_eq!((&echo.version[..], &echo.schema), ("1.2", &schema));
+    }
+    assert_eq!(
+        describe("plain").await.unwrap().schema,
+        AgentSchema::default()
+    );
+    assert_eq!(describe("none").await.unwrap_err().code, Code::NotFound);
+    assert_eq!(
+        describe("No Name").await.unwrap_err().code,
+        Code::InvalidArgument
+    );
+
+    // A peer is told of what it may call.
+    let peer = host.friend(key(7), "laptop").await;
+    let asked = async |who: &str| {
+        let request = DescribeRequest {
+            who: who.to_owned(),
+        };
+        peer.manage(method::DESCRIBE, &serde_json::to_string(&request).unwrap())
+            .await
+    };
+    let echo: AgentDescription = serde_json::from_slice(&asked("echo").await.unwrap()).unwrap();
+    assert_eq!((echo.node, echo.schema), (host.node.id(), schema));
+    for (who, code) in [
+        ("none", Code::NotFound),
+        ("node.supervisor", Code::NotFound),
+        ("echo@desk", Code::InvalidArgument),
+    ] {
+        assert_eq!(asked(who).await.unwrap_err().code, code, "{who}");
+    }
+    host.trust(key(7), "laptop", &["plain"]).await;
+    assert_eq!(
+        asked("echo").await.unwrap_err().code,
+        Code::PermissionDenied
+    );
+    assert!(asked("plain").await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_peer_says_of_its_agent_is_bounded_and_told_with_the_peers_name_here() {
+    let host = LoneNode::named("desk").await;
+    let mut peer = host.friend(key(7), "laptop").await;
+    peer.offer(&host, 1, &["grep"]).await;
+    let honest = |name: &str| {
+        format!(
+            r#"{{"name":"{name}","node":"{}","node_name":"desk","methods":[{{"name":"find"}}]}}"#,
+            key(9)
+        )
+    };
+    for (who, answer, outcome) in [
+        ("grep", honest("grep"), Ok("find")),
+        ("grep@laptop", honest("grep"), Ok("find")),
+        ("grep", honest("other"), Err(Code::Internal)),
+        ("grep", "[]".to_owned(), Err(Code::Internal)),
+        ("grep", " ".repeat(300 * 1024), Err(Code::ResourceExhausted)),
+    ] {
+        let request = DescribeRequest {
+            who: who.to_owned(),
+        };
+        let asking = host.admin::<AgentDescription>(method::DESCRIBE, &request);
+        let answering = async {
+            let (kind, header, mut stream) = peer.called().await;
+            assert_eq!(
+                (kind, &header.to[..], &header.method[..]),
+                (FrameKind::CALL, "node", "describe")
+            );
+            let answer = [
+                (FrameKind::DATA, answer.as_bytes()),
+                (FrameKind::END, &b""[..]),
+            ];
+            stream.write(&answer).await;
+            stream.send.finish();
+            stream
+        };
+        let (description, _stream) = tokio::join!(asking, answering);
+        match outcome {
+            Ok(method) => {
+                let description = description.unwrap();
+                assert_eq!(
+                    (description.node, &description.node_name[..]),
+                    (key(7), "laptop")
+                );
+                assert_eq!(description.schema.methods[0].name, method);
+            }
+            Err(code) => assert_eq!(description.unwrap_err().code, code, "{who}"),
+        }
+    }
+    // One that does not answer keeps nobody waiting for ever.
+    let request = DescribeRequest {
+        who: "grep".to_owned(),
+    };
+    let late = host
+        .admin::<AgentDescription>(method::DESCRIBE, &request)
+        .await;
+    assert_eq!(late.unwrap_err().code, Code::DeadlineExceeded);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use hailwire_wire::{
     Priority,
-    limits::{MAX_DESCRIPTION, MAX_NAME, MAX_SOCKET_PATH, MAX_TAGS},
+    limits::{MAX_DESCRIPTION, MAX_NAME, MAX_SCHEMA, MAX_SOCKET_PATH, MAX_TAGS},
 };
 
 use super::*;
@@ -86,6 +86,7 @@ async fn a_program_that_registers_past_a_bound_is_told_which() {
         tags: vec!["t".repeat(MAX_NAME); MAX_TAGS],
         version: "v".repeat(MAX_NAME),
         socket: format!("/{}", "s".repeat(MAX_SOCKET_PATH - 1)),
+        schema: format!("{{}}{}", " ".repeat(MAX_SCHEMA - 2)),
         ..registering("full")
     };
     let socket = "the socket for raw streams is an absolute path of at most 107 bytes";
@@ -132,6 +133,20 @@ async fn a_program_that_registers_past_a_bound_is_told_which() {
         (
             with_socket(&format!("/{}", "s".repeat(MAX_SOCKET_PATH))),
             socket,
+        ),
+        (
+            RegisterHeader {
+                schema: " ".repeat(MAX_SCHEMA + 1),
+                ..fits.clone()
+            },
+            "the schema has 49153 bytes, and 49152 are the most",
+        ),
+        (
+            RegisterHeader {
+                schema: "[]".to_owned(),
+                ..fits.clone()
+            },
+            "the schema cannot be read: invalid type: sequence, expected an object with `methods` at line 1 column 0",
         ),
     ] {
         let mut refused = register_at(&program, &register).await;
