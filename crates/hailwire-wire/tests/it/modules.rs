@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{links::collect, read, repository};
 
 /// The top modules of `hailwire`, each above what it may import.
-const LAYERS: [&str; 16] = [
+const LAYERS: [&str; 18] = [
     "clock",
+    "attempt_race",
+    "outbound_tcp",
     "panics",
     "key",
     "paths",

@@ -1,14 +1,14 @@
-//! Asks a hub's directory: one connection, one signed request, one answer.
+//! Asks a hub's directory: one signed request, one answer.
 //!
-//! A node asks rarely (a record every few minutes, a lookup when a peer is not known), so a
-//! connection is not kept. Answers are bounded, every exchange has a time limit, and the hub's
+//! What follows soon, such as the lookups of a first call, goes over the same connection, which is kept for [`KEPT`]. Answers are bounded, every exchange has a time limit, and the hub's
 //! clock is allowed for: when the hub refuses a request because the clocks differ, it is signed
 //! again by the hub's clock, once.
 
 use std::{
-    io,
+    fmt, io,
+    pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -37,19 +37,22 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     sync::Semaphore,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_rustls::TlsConnector;
 
 use super::tls::HubPins;
+use crate::outbound_tcp::{self, HttpProxies};
 
 /// Time for TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for a whole exchange.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a connection is kept after it was opened; a hub ends it after a minute.
+const KEPT: Duration = Duration::from_secs(50);
 
 /// Most pages that one search or list asks for, so that no hub keeps a node busy for ever.
 const MAX_PAGES: usize = 256;
@@ -69,7 +72,7 @@ pub enum NameHolder {
 
 /// One hub, as one node asks it.
 ///
-/// Cheap to share behind an `Arc`; methods take `&self` and may run at once. Holds no connection.
+/// Cheap to share behind an `Arc`; methods take `&self` and may run at once. Holds one connection at most while nobody asks.
 #[derive(Debug)]
 pub struct HubClient {
     url: HubUrl,
@@ -80,6 +83,8 @@ pub struct HubClient {
     clock_offset_s: AtomicI64,
     /// A hub refuses more searches of one node at once.
     searches: Semaphore,
+    proxies: HttpProxies,
+    kept: Mutex<Option<HubConnection>>,
 }
 
 impl HubClient {
@@ -116,6 +121,8 @@ impl HubClient {
             tls: Arc::new(tls),
             clock_offset_s: AtomicI64::new(0),
             searches: Semaphore::new(SEARCHES_AT_ONCE),
+            proxies: HttpProxies::of_environment(),
+            kept: Mutex::default(),
         })
     }
 
@@ -328,36 +335,19 @@ impl HubClient {
         path: &str,
         body: Bytes,
     ) -> Result<Result<Bytes, HubRefusal>, HubError> {
-        let hub = &self.audience;
-        let asked = SignedRequest {
-            hub,
-            method: method.as_str(),
-            path,
-            body: &body,
-        };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, self.url.authority())
-            .header(
-                header::AUTHORIZATION,
-                RequestPermit::new(&asked, self.hub_now()).sign(&self.key),
-            )
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|_| HubError::Answer("the request cannot be made"))?;
         let answer = async {
-            let tcp = self.connect().await?;
-            if !self.url.is_encrypted() {
-                return send(tcp, request).await;
+            if let Some(mut kept) = self.take_kept() {
+                let request = self.signed(method, path, body.clone())?;
+                match kept.exchange(request).await {
+                    // The hub had closed it meanwhile, or its network is another.
+                    Err(HubError::Unreachable(_)) => {}
+                    answer => return self.keep(kept, answer),
+                }
             }
-            let name = ServerName::try_from(self.url.host().to_owned())
-                .map_err(|error| HubError::Tls(io::Error::other(error)))?;
-            let connect = TlsConnector::from(self.tls.clone()).connect(name, tcp);
-            let tls = timeout(CONNECT_TIMEOUT, connect)
-                .await
-                .map_err(|_| HubError::TimedOut)?;
-            send(tls.map_err(tls_error)?, request).await
+            let mut connection = self.open().await?;
+            let request = self.signed(method, path, body)?;
+            let answer = connection.exchange(request).await;
+            self.keep(connection, answer)
         };
         let (status, bytes) = timeout(EXCHANGE_TIMEOUT, answer)
             .await
@@ -371,14 +361,66 @@ impl HubClient {
             .map_err(|_| HubError::Answer("not the answer of a hub"))
     }
 
-    async fn connect(&self) -> Result<TcpStream, HubError> {
-        let connect = TcpStream::connect((self.url.host(), self.url.port()));
+    fn signed(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, HubError> {
+        let asked = SignedRequest {
+            hub: &self.audience,
+            method: method.as_str(),
+            path,
+            body: &body,
+        };
+        let permit = RequestPermit::new(&asked, self.hub_now()).sign(&self.key);
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, self.url.authority())
+            .header(header::AUTHORIZATION, permit)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|_| HubError::Answer("the request cannot be made"))
+    }
+
+    /// A new connection to the hub, which has proved who it is.
+    async fn open(&self) -> Result<HubConnection, HubError> {
+        let (host, port) = (self.url.host(), self.url.port());
+        let connect = outbound_tcp::connect(host, port, &self.proxies);
         let tcp = timeout(CONNECT_TIMEOUT, connect)
             .await
             .map_err(|_| HubError::TimedOut)?;
         let tcp = tcp.map_err(HubError::Unreachable)?;
         tcp.set_nodelay(true).map_err(HubError::Unreachable)?;
-        Ok(tcp)
+        if !self.url.is_encrypted() {
+            return HubConnection::begin(tcp).await;
+        }
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| HubError::Tls(io::Error::other(error)))?;
+        let connect = TlsConnector::from(self.tls.clone()).connect(name, tcp);
+        let tls = timeout(CONNECT_TIMEOUT, connect)
+            .await
+            .map_err(|_| HubError::TimedOut)?;
+        HubConnection::begin(tls.map_err(tls_error)?).await
+    }
+
+    fn take_kept(&self) -> Option<HubConnection> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        { kept }.take().filter(|kept| kept.opened.elapsed() < KEPT)
+    }
+
+    /// Keeps a connection whose answer was read to its end.
+    fn keep<T>(
+        &self,
+        connection: HubConnection,
+        answer: Result<T, HubError>,
+    ) -> Result<T, HubError> {
+        if answer.is_ok() && !connection.sender.is_closed() {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            *kept = Some(connection);
+        }
+        answer
     }
 
     /// The hub's clock, in unix seconds, as far as it is known.
@@ -427,29 +469,60 @@ fn tls_error(error: io::Error) -> HubError {
     }
 }
 
-/// Sends one request and reads one bounded answer. The connection lives no longer than the future.
-async fn send<S>(io: S, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), HubError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let broken = |error: hyper::Error| HubError::Unreachable(io::Error::other(error));
-    let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(broken)?;
-    let exchange = async {
-        let answer = sender.send_request(request).await.map_err(broken)?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), limits::MAX_HUB_ANSWER)
-            .collect()
-            .await;
-        let body = body.map_err(|_| HubError::Answer("cut short or too long"))?;
-        Ok((status, body.to_bytes()))
-    };
-    tokio::pin!(exchange, connection);
-    tokio::select! {
-        biased;
-        answer = &mut exchange => answer,
-        // The hub closed; what it said before that is still to be read.
-        _ = &mut connection => exchange.await,
+/// A connection to a hub. It moves only while somebody waits for an answer on it.
+struct HubConnection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    driver: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
+    opened: Instant,
+}
+
+impl HubConnection {
+    async fn begin<S>(io: S) -> Result<Self, HubError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let begun = http1::handshake(TokioIo::new(io)).await;
+        let (sender, driver) = begun.map_err(broken)?;
+        Ok(Self {
+            sender,
+            driver: Box::pin(driver),
+            opened: Instant::now(),
+        })
     }
+
+    /// Sends one request and reads one bounded answer.
+    async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Bytes), HubError> {
+        let sender = &mut self.sender;
+        let exchange = async {
+            let answer = sender.send_request(request).await.map_err(broken)?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), limits::MAX_HUB_ANSWER)
+                .collect()
+                .await;
+            let body = body.map_err(|_| HubError::Answer("cut short or too long"))?;
+            Ok((status, body.to_bytes()))
+        };
+        tokio::pin!(exchange);
+        tokio::select! {
+            biased;
+            answer = &mut exchange => answer,
+            // The hub closed; what it said before that is still to be read.
+            _ = &mut self.driver => exchange.await,
+        }
+    }
+}
+
+impl fmt::Debug for HubConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HubConnection")
+    }
+}
+
+fn broken(error: hyper::Error) -> HubError {
+    HubError::Unreachable(io::Error::other(error))
 }
 
 /// Why a hub gave no answer to use.

@@ -4,15 +4,12 @@
 //! (`connection-attempt-delay`), or at once when QUIC has failed; where TCP worked last, TCP first. Whoever is up first and greeted is the
 //! tunnel. A QUIC dial that lost the race goes on: if it comes up after all, it is the peer's second tunnel.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
-use hailwire_core::{
-    Transport,
-    dial_race::{DialAction, DialRace, dial_order},
-};
+use hailwire_core::{Transport, dial_race::dial_order};
 use hailwire_wire::{Code, NodeId, Status, address::NodeRef};
 use iroh::endpoint::OutgoingZeroRttConnection;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     NodeInner,
@@ -22,11 +19,11 @@ use super::{
     tunnel::{greeted, unreachable},
 };
 use crate::{
+    attempt_race,
     carrier::{
         CarrierConnection, quic,
         tcp::{self, TcpCarrier},
     },
-    clock,
     config::Carrier,
     session::Session,
 };
@@ -71,7 +68,7 @@ pub(super) async fn dial_at(
             Ok((transport, session))
         }
     };
-    let raced = run_race(order, node.config().connection_attempt_delay, start).await;
+    let raced = attempt_race::run(order, node.config().connection_attempt_delay, start).await;
     let ((transport, session), mut others) = raced.map_err(|why| all_failed(node, id, why))?;
     node.peers.note_worked(id, transport);
     if transport == Transport::Tcp {
@@ -182,7 +179,7 @@ pub(super) async fn dial_tcp(
         let identity = node.sockets.tcp.identity.clone();
         async move { tcp::connect(&identity, id, address, which).await }
     };
-    let race = run_race(
+    let race = attempt_race::run(
         addresses.iter().copied(),
         node.config().connection_attempt_delay,
         start,
@@ -212,45 +209,6 @@ pub(super) async fn bring_up(
     node.peers.end_second(id, transport);
     if let Err(status) = outcome {
         tracing::debug!(peer = %id, ?transport, %status, "no second tunnel");
-    }
-}
-
-/// Runs attempts in a race ([`DialRace`] decides when each starts), until one is up. Gives what it came to, and the
-/// attempts that still run; or the errors of all.
-async fn run_race<A, T, E, F>(
-    attempts: impl IntoIterator<Item = A>,
-    delay: Duration,
-    start: impl Fn(A) -> F,
-) -> Result<(T, JoinSet<Result<T, E>>), Vec<E>>
-where
-    F: Future<Output = Result<T, E>> + Send + 'static,
-    T: Send + 'static,
-    E: Send + 'static,
-{
-    let mut race = DialRace::new(clock::now(), attempts, delay);
-    let mut running = JoinSet::new();
-    let mut errors = Vec::new();
-    loop {
-        while let Some(DialAction::Start(attempt)) = race.poll_action() {
-            running.spawn(start(attempt));
-        }
-        if race.is_lost() {
-            return Err(errors);
-        }
-        tokio::select! {
-            Some(done) = running.join_next() => match done {
-                Ok(Ok(up)) => {
-                    race.handle_success();
-                    return Ok((up, running));
-                }
-                Ok(Err(error)) => {
-                    errors.push(error);
-                    race.handle_failure(clock::now());
-                }
-                Err(_) => race.handle_failure(clock::now()),
-            },
-            () = clock::reached(race.poll_timeout()) => race.handle_timeout(clock::now()),
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use hailwire_wire::NodeId;
+use hailwire_wire::{HubUrl, NodeId};
 use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, RelayUrl, TransportAddr,
     endpoint::{
@@ -23,6 +23,7 @@ use crate::{
     config::{Config, QuicSettings},
     hub::tls::HubPins,
     key::NodeKey,
+    outbound_tcp::HttpProxies,
 };
 
 /// The protocol's name in TLS (RFC 7301). Versions are settled in the greeting, where a refusal
@@ -87,14 +88,14 @@ pub(crate) async fn bind(
         .map(|address| remembered_port(*address, &last))
         .collect();
     let endpoint = if remembered == config.listen.udp {
-        try_bind(&remembered, config, key, pins).await?
+        try_bind(&remembered, config, key, store, pins).await?
     } else {
         free_again(&remembered).await;
-        match try_bind(&remembered, config, key, pins).await {
+        match try_bind(&remembered, config, key, store, pins).await {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 tracing::warn!(%error, "peers find this node at a new port only once it calls them");
-                try_bind(&config.listen.udp, config, key, pins).await?
+                try_bind(&config.listen.udp, config, key, store, pins).await?
             }
         }
     };
@@ -121,6 +122,7 @@ async fn try_bind(
     addresses: &[SocketAddr],
     config: &Config,
     key: &NodeKey,
+    store: &NodeStore,
     pins: &HubPins,
 ) -> Result<Endpoint, BindError> {
     let pins = pins.clone();
@@ -134,6 +136,9 @@ async fn try_bind(
         .transport_config(transport(&config.quic))
         .max_tls_tickets(config.quic.sessions as usize)
         .clear_ip_transports();
+    if let Some(proxy) = relay_proxy(config, store) {
+        builder = builder.proxy_url(proxy);
+    }
     let failed = |reason: String| BindError::Address {
         address: addresses
             .iter()
@@ -154,6 +159,20 @@ async fn try_bind(
         .bind()
         .await
         .map_err(|error| failed(root_cause(&error)))
+}
+
+/// The proxy through which relays are reached: the engine has one for all of them, so the first hub says which. A node that is in no hub yet
+/// takes the one that any hub would have.
+fn relay_proxy(config: &Config, store: &NodeStore) -> Option<url::Url> {
+    let joined = store.hubs().unwrap_or_default().into_iter();
+    let joined = joined.filter_map(|row| row.url.parse::<HubUrl>().ok());
+    let hub = joined.chain(config.hubs.iter().cloned()).next();
+    let proxies = HttpProxies::of_environment();
+    let proxy = match hub {
+        Some(hub) => proxies.url(hub.host(), hub.port()),
+        None => proxies.url("hub.invalid", 443),
+    };
+    proxy?.parse().ok()
 }
 
 /// The engine's settings, from ours.

@@ -27,7 +27,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use hailwire_wire::NodeId;
 use rustls::ClientConfig;
 use thiserror::Error;
-use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
+use tokio::{io::AsyncWriteExt, task::JoinSet};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use self::large_reads::LargeReads;
@@ -36,7 +36,10 @@ pub use self::{
     listen::{CarrierListener, IncomingConnection},
 };
 use super::{CarrierConnection, h2, ws};
-use crate::key;
+use crate::{
+    key,
+    outbound_tcp::{self, HttpProxies},
+};
 
 /// The protocol of the second connection of an HTTP/2 one.
 const REVERSE: &[u8] = b"hailwire-h2-reverse";
@@ -142,7 +145,7 @@ async fn encrypted(
     peer: &NodeId,
     address: SocketAddr,
 ) -> Result<TlsStream<LargeReads>, TcpError> {
-    let io = TcpStream::connect(address)
+    let io = outbound_tcp::connect_to(address, &HttpProxies::of_environment())
         .await
         .map_err(TcpError::Unreachable)?;
     socket::prepare(&io).map_err(TcpError::Unreachable)?;
