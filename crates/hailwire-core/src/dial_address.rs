@@ -65,6 +65,27 @@ pub struct LocalNetworks {
     pub subnets: Vec<Subnet>,
     /// This node listens on loopback alone, so its peers are on this machine.
     pub loopback_only: bool,
+    /// The sockets of this node, as bound, that a peer of the same port and address would be taken for.
+    pub own_udp: Vec<SocketAddr>,
+    /// Those over TCP.
+    pub own_tcp: Vec<SocketAddr>,
+}
+
+impl LocalNetworks {
+    /// Whether one of these sockets of this node is at an address.
+    fn is_own(&self, address: SocketAddr, sockets: &[SocketAddr]) -> bool {
+        let ip = address.ip().to_canonical();
+        let is_here = || ip.is_loopback() || self.subnets.iter().any(|subnet| subnet.address == ip);
+        sockets.iter().any(|own| {
+            let bound = own.ip();
+            let same = if bound.is_unspecified() {
+                bound.is_ipv4() == ip.is_ipv4() && is_here()
+            } else {
+                bound == ip
+            };
+            own.port() == address.port() && same
+        })
+    }
 }
 
 /// How an address is known.
@@ -199,8 +220,54 @@ fn embedded(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))
 }
 
+/// The addresses over UDP and over TCP of one peer to dial, the best known first, each once. None is this node's own, whoever named it.
+pub fn select_all(
+    candidates: &AddressCandidates,
+    here: &LocalNetworks,
+    budget: &mut DialBudget,
+    now: Duration,
+) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+    let others = |addresses: &[(SocketAddr, AddressOrigin)], own: &[SocketAddr]| {
+        let others = addresses.iter().copied();
+        others
+            .filter(|(address, _)| !here.is_own(*address, own))
+            .collect::<Vec<_>>()
+    };
+    let udp = select(others(&candidates.udp, &here.own_udp), here, budget, now);
+    let tcp = select(others(&candidates.tcp, &here.own_tcp), here, budget, now);
+    (udp, tcp)
+}
+
+/// Those of the addresses over UDP that a dial holds back for a moment, because they were only told and a relay leads to the peer as well.
+///
+/// A stranger in this machine's network may have the private address that a peer has in its own. And where packets pass one way only, what
+/// comes first to the peer is answered to where nothing arrives. By the relay the peer is met at once, and then it is told where to send, so that
+/// a direct path follows. What is held back is dialled where the relay does not answer in time. Nothing is held back of a peer behind the same
+/// public address, which is in the same network.
+#[must_use]
+pub fn held_back(
+    candidates: &AddressCandidates,
+    dialled: &[SocketAddr],
+    own_public: &[IpAddr],
+) -> Vec<SocketAddr> {
+    let told = |address: &SocketAddr| {
+        let known = candidates.udp.iter().filter(|(other, _)| other == address);
+        known
+            .into_iter()
+            .all(|(_, known)| *known == AddressOrigin::Told)
+    };
+    let same_network = candidates.udp.iter().any(|(address, _)| {
+        let ip = address.ip().to_canonical();
+        is_global(ip) && own_public.contains(&ip)
+    });
+    match same_network {
+        true => Vec::new(),
+        false => dialled.iter().copied().filter(told).collect(),
+    }
+}
+
 /// The addresses of one peer to dial, the best known first, each once.
-pub fn select(
+fn select(
     addresses: impl IntoIterator<Item = (SocketAddr, AddressOrigin)>,
     here: &LocalNetworks,
     budget: &mut DialBudget,
@@ -281,7 +348,7 @@ mod tests {
                 subnet("fd00:1::20", 64),
                 subnet("fe80::20", 64),
             ],
-            loopback_only: false,
+            ..LocalNetworks::default()
         }
     }
 
@@ -373,11 +440,59 @@ mod tests {
                 address: "169.254.3.3".parse().unwrap(),
                 prefix: 16,
             }],
-            loopback_only: false,
+            ..LocalNetworks::default()
         };
         assert!(may("169.254.9.9:7", AddressOrigin::Told, &here));
         assert!(!may("169.254.169.254:80", AddressOrigin::Told, &here));
         assert!(!may("169.254.169.254:80", AddressOrigin::Found, &here));
+    }
+
+    #[test]
+    fn what_is_this_nodes_own_is_never_dialled() {
+        let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let here = LocalNetworks {
+            own_udp: vec![address("0.0.0.0:4242"), address("[::]:4243")],
+            own_tcp: vec![address("192.168.7.20:443")],
+            loopback_only: true,
+            ..here()
+        };
+        let mut candidates = AddressCandidates::default();
+        let own = [
+            "127.0.0.1:4242",
+            "192.168.7.20:4242",
+            "[fd00:1::20]:4243",
+            "[::ffff:192.168.7.20]:4242",
+        ];
+        let others = [
+            "192.168.7.20:4243",
+            "192.168.7.21:4242",
+            "[fd00:1::20]:4242",
+        ];
+        candidates.add(AddressOrigin::Told, &own.map(address), &[]);
+        candidates.add(AddressOrigin::Typed, &own.map(address), &[]);
+        candidates.add(AddressOrigin::Told, &others.map(address), &[]);
+        let tcp = ["192.168.7.20:443", "127.0.0.1:443"].map(address);
+        candidates.add(AddressOrigin::Told, &[], &tcp);
+        let now = Duration::ZERO;
+        let (udp, tcp) = select_all(&candidates, &here, &mut DialBudget::default(), now);
+        assert_eq!(udp, others.map(address));
+        assert_eq!(tcp, [address("127.0.0.1:443")]);
+    }
+
+    #[test]
+    fn what_was_only_told_waits_for_the_relay_unless_it_is_of_the_same_network() {
+        let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let [told, found] = ["192.168.7.5:7", "192.168.7.6:7"].map(address);
+        let public = address("203.0.113.5:9");
+        let mut candidates = AddressCandidates::default();
+        candidates.add(AddressOrigin::Told, &[told, public, found], &[]);
+        candidates.add(AddressOrigin::Found, &[found], &[]);
+        let dialled = [told, public, found];
+        assert_eq!(held_back(&candidates, &dialled, &[]), [told, public]);
+        let elsewhere = ["198.51.100.1".parse().unwrap()];
+        assert_eq!(held_back(&candidates, &dialled, &elsewhere), [told, public]);
+        let same = ["203.0.113.5".parse().unwrap()];
+        assert!(held_back(&candidates, &dialled, &same).is_empty());
     }
 
     #[test]

@@ -88,6 +88,7 @@ pub(super) async fn dial_by(
 ) -> Result<Session, Status> {
     let connection = match transport {
         Transport::Udp => {
+            let _held_back = node.sockets.held_back.hold(id, &places.held_back);
             let early = node.config().quic.zero_rtt && node.trust.is_trusted(id);
             let dial = Box::pin(overlay::dial(&node.sockets.endpoint, id, places, early)).await;
             match dial.map_err(|reason| unreachable(node, id, &reason))? {

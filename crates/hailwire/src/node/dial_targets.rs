@@ -1,7 +1,7 @@
 //! The networks that this machine is in, and so which of a peer's addresses are dialled: [`hailwire_core::dial_address`] decides.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -9,9 +9,10 @@ use std::{
 use netwatch::interfaces::{IpNet, State};
 use tokio::time::Instant;
 
-use super::{NodeInner, overlay::NodeAddresses};
+use super::{NodeInner, overlay, overlay::NodeAddresses};
 use hailwire_core::dial_address::{
-    AddressCandidates, DialBudget, LocalNetworks, Subnet, select, usable_relays,
+    AddressCandidates, DialBudget, LocalNetworks, Subnet, held_back, is_global, select_all,
+    usable_relays,
 };
 use hailwire_wire::NodeId;
 
@@ -50,6 +51,7 @@ impl DialTargets {
         let here = Arc::new(LocalNetworks {
             subnets: subnets(&State::new().await),
             loopback_only: self.loopback_only,
+            ..LocalNetworks::default()
         });
         *self.here.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((Instant::now(), here.clone()));
@@ -91,12 +93,35 @@ pub(super) async fn dialled(
         true => node.sockets.reaching.local_networks().await,
         false => Arc::default(),
     };
+    let here = LocalNetworks {
+        own_udp: node.sockets.endpoint.bound_sockets(),
+        own_tcp: node.sockets.tcp.sockets().to_vec(),
+        ..LocalNetworks::clone(&here)
+    };
     let now = node.lifecycle.started.elapsed();
     let budget = node.sockets.reaching.budget.lock();
     let mut budget = budget.unwrap_or_else(PoisonError::into_inner);
+    let (addresses, tcp) = select_all(&candidates, &here, &mut budget, now);
+    let relays = usable_relays(candidates.relays.clone(), &node.hubs.answering_relays());
+    let held_back = match relays.is_empty() {
+        true => Vec::new(),
+        false => held_back(&candidates, &addresses, &own_public(node)),
+    };
     NodeAddresses {
-        addresses: select(candidates.udp, &here, &mut budget, now),
-        tcp: select(candidates.tcp, &here, &mut budget, now),
-        relays: usable_relays(candidates.relays, &node.hubs.relays()),
+        addresses: addresses
+            .into_iter()
+            .filter(|address| !held_back.contains(address))
+            .collect(),
+        held_back,
+        tcp,
+        relays,
     }
+}
+
+/// The public addresses that this node knows of itself.
+fn own_public(node: &NodeInner) -> Vec<IpAddr> {
+    let own = overlay::own_addresses(&node.sockets.endpoint).into_iter();
+    own.map(|address| address.ip().to_canonical())
+        .filter(|ip| is_global(*ip))
+        .collect()
 }

@@ -154,12 +154,19 @@ impl Hubs {
         (!hubs.is_empty()).then(|| !hubs.iter().any(|hub| hub.is_connected()))
     }
 
-    /// Those that this node uses.
-    pub(super) fn relays(&self) -> Vec<String> {
+    /// The relays that this node uses, of hubs that answer; of all where none does, since that may be about to change.
+    pub(super) fn answering_relays(&self) -> Vec<String> {
         let hubs = self.lock();
-        hubs.iter()
-            .filter_map(|hub| hub.row.relay.clone())
-            .collect()
+        let of = |is_used: &dyn Fn(&HubLink) -> bool| -> Vec<String> {
+            let used = hubs.iter().filter(|hub| is_used(hub));
+            used.filter_map(|hub| hub.row.relay.clone()).collect()
+        };
+        let answering = of(&|hub| hub.is_connected());
+        if answering.is_empty() {
+            of(&|_| true)
+        } else {
+            answering
+        }
     }
 
     pub(super) fn all(&self) -> Vec<Arc<HubLink>> {
@@ -724,7 +731,7 @@ mod tests {
         let urls: Vec<_> = hubs.all().iter().map(|hub| hub.row.url.clone()).collect();
         assert_eq!(urls, ["https://a.example:443", "https://b.example:443"]);
         // What was learnt by joining is kept.
-        assert_eq!(hubs.relays(), ["https://a.example:443"]);
+        assert_eq!(hubs.answering_relays(), ["https://a.example:443"]);
         assert!(hubs.all().iter().all(|hub| !hub.is_connected()));
     }
 

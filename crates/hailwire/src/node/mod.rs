@@ -34,6 +34,7 @@ mod dial_targets;
 mod early_sessions;
 #[cfg(test)]
 pub(crate) mod hand_played;
+mod held_back;
 mod hubs;
 mod join;
 mod listen;
@@ -183,9 +184,15 @@ impl NodeBuilder {
         let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
         let sockets = endpoint.bound_sockets().into_iter();
         let reaching = dial_targets::DialTargets::new(sockets.chain(tcp.sockets().iter().copied()));
+        let held_back = held_back::HeldBackAddresses::default();
+        match endpoint.address_lookup() {
+            Ok(lookups) => lookups.add(held_back.clone()),
+            Err(error) => tracing::error!(%error, "addresses that are held back are not dialled"),
+        }
         let inner = Arc::new(NodeInner {
             sockets: NodeSockets {
                 endpoint,
+                held_back,
                 tcp,
                 reaching,
             },
@@ -375,6 +382,7 @@ struct NodeSetup {
 #[derive(Debug)]
 struct NodeSockets {
     endpoint: iroh::Endpoint,
+    held_back: held_back::HeldBackAddresses,
     tcp: listen::TcpListening,
     reaching: dial_targets::DialTargets,
 }

@@ -297,6 +297,8 @@ async fn in_time<T>(dial: impl Future<Output = Result<T, String>>) -> Result<T, 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeAddresses {
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Addresses over UDP that are dialled only where a relay does not answer at once.
+    pub(crate) held_back: Vec<SocketAddr>,
     /// Where it listens on TCP.
     pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) relays: Vec<String>,
@@ -309,7 +311,7 @@ impl NodeAddresses {
 
     /// Whether QUIC has somewhere to go.
     pub(crate) fn by_udp(&self) -> bool {
-        !self.addresses.is_empty() || !self.relays.is_empty()
+        !(self.addresses.is_empty() && self.held_back.is_empty() && self.relays.is_empty())
     }
 
     fn transport_addresses(&self) -> impl Iterator<Item = TransportAddr> {
@@ -325,12 +327,17 @@ impl NodeAddresses {
     }
 }
 
-/// The addresses at which this node may be reached directly, most useful first.
+/// The addresses at which this node may be reached directly, most useful first. Loopback, which never leaves a machine, only where there
+/// is nothing else.
 pub(crate) fn own_addresses(endpoint: &Endpoint) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = endpoint.addr().ip_addrs().copied().collect();
+    addresses.retain(|address| !address.ip().to_canonical().is_loopback());
     for socket in endpoint.bound_sockets() {
         let local = match socket {
             SocketAddr::V4(v4) if v4.ip().is_unspecified() => {
+                if !addresses.is_empty() {
+                    continue;
+                }
                 SocketAddr::from(([127, 0, 0, 1], v4.port()))
             }
             // One loopback address is enough.
