@@ -16,6 +16,7 @@
 //! | [`routing`] | where a call goes: delivered, carried on, searched for, refused |
 //! | [`peer_table`] | which connections to peers there are, and which takes a call |
 //! | [`liveness`] | whether a peer still lives |
+//! | [`path_silence`] | how long a path may be silent before another takes its place |
 //! | [`dial_address`] | which addresses this node lets itself be sent to |
 //! | [`names`] | which node a name means |
 //! | [`grants`] | what a peer may call here |
@@ -42,6 +43,7 @@ pub mod liveness;
 pub mod names;
 pub mod offer_capacity;
 pub mod offer_queue;
+pub mod path_silence;
 pub mod peer_table;
 pub mod pending;
 pub mod rate_limit;

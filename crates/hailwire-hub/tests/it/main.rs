@@ -18,6 +18,7 @@ mod directory;
 )]
 mod initial;
 mod nodes;
+mod outages;
 mod packets;
 mod refusals;
 mod relay;

@@ -32,7 +32,7 @@ impl Member {
     }
 
     /// A member whose only UDP socket is at `listen`.
-    async fn at(hub: &TestHub, name: &str, listen: SocketAddr) -> Self {
+    pub(crate) async fn at(hub: &TestHub, name: &str, listen: SocketAddr) -> Self {
         let (member, joined) = Self::joining(hub, name, listen).await;
         let admin::JoinAnswer::Hub { name: held, .. } = joined else {
             panic!("joined a node");
@@ -303,6 +303,10 @@ async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
         .await
         .unwrap();
     alice.call("other@bob").await.unwrap();
+    let unknown = alice.call("other@carol").await.unwrap_err();
+    assert_eq!(unknown.code, Code::Unavailable, "{unknown}");
+    let url = format!("and the hub https://{tcp} does not answer");
+    assert!(unknown.message.ends_with(&url), "{unknown}");
 
     let mut config = test_hub::config(folder.path());
     config.trust = MemberTrust::Members;

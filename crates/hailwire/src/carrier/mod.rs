@@ -38,6 +38,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use hailwire_core::path_silence::PathTimers;
 use hailwire_wire::{Code, Priority};
 use thiserror::Error;
 
@@ -220,6 +221,14 @@ impl CarrierConnection {
     pub fn set_window(&self, bytes: u32) {
         match self {
             Self::Quic(c) => c.set_window(bytes),
+            Self::H2(_) | Self::Mux(_) => {}
+        }
+    }
+
+    /// Sets the timers of the direct paths, where there is a relayed one that takes over from them: on QUIC. Setting the same again changes nothing.
+    pub(crate) fn set_path_timers(&self, timers: PathTimers) {
+        match self {
+            Self::Quic(c) => c.set_path_timers(timers),
             Self::H2(_) | Self::Mux(_) => {}
         }
     }

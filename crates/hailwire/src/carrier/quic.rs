@@ -16,6 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use hailwire_core::path_silence::PathTimers;
 use hailwire_wire::{Code, Priority};
 use iroh::{
     TransportAddr,
@@ -133,6 +134,18 @@ impl QuicConnection {
 
     pub(super) fn set_window(&self, bytes: u32) {
         self.inner.set_window(VarInt::from_u32(bytes));
+    }
+
+    pub(super) fn set_path_timers(&self, timers: PathTimers) {
+        let Some(full) = self.inner.full() else {
+            return;
+        };
+        let paths = full.paths();
+        if paths.iter().any(|path| path.is_relay()) {
+            for path in paths.iter().filter(|path| path.is_ip()) {
+                path.set_timers(timers.max_idle, timers.keep_alive);
+            }
+        }
     }
 
     fn set_limits(&self, room: ConnectionLimits) {

@@ -151,6 +151,7 @@ fn quic(node: &KdlNode, quic: &mut QuicSettings) -> Result<(), TextMistake> {
                 quic.initial_window = size(inner, ByteSize::ZERO..=ByteSize::mib(1))?;
             }
             "idle-timeout" => quic.idle_timeout = time(1_000, 600_000)?,
+            "path-silence" => quic.path_silence = time(1_000, 15_000)?,
             "keep-alive" => quic.keep_alive = time(100, 5_000)?,
             "socket-buffer" => {
                 let range = ByteSize::kib(64)..=ByteSize::mib(1024);

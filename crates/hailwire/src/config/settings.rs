@@ -116,7 +116,13 @@ pub const SETTINGS: &[SettingRow] = &[
         path: "quic.idle-timeout",
         value: "duration, \"1s\" to \"10m\"",
         default: "\"30s\"",
-        about: "silence after which a tunnel is given up, counted from the first keep-alive without answer; a single path after 15 s",
+        about: "silence after which a tunnel is given up, counted from the first keep-alive without answer",
+    },
+    SettingRow {
+        path: "quic.path-silence",
+        value: "duration, \"1s\" to \"15s\"",
+        default: "\"3s\"",
+        about: "silence after which one path is given up for another, with calls in flight; 15 s at rest and where there is no other",
     },
     SettingRow {
         path: "quic.keep-alive",

@@ -97,7 +97,7 @@ fn a_peer_is_spoken_to_as_its_lines_say() {
 fn every_quic_setting_is_read() {
     let config = good(
         "quic { congestion \"bbr\"; streams 200; uni-streams 0; stream-window \"4MiB\"; window \"64MiB\"\n\
-         send-window \"16MiB\"; initial-window \"0B\"; idle-timeout \"1m\"; keep-alive \"2s\"\n\
+         send-window \"16MiB\"; initial-window \"0B\"; idle-timeout \"1m\"; path-silence \"2s\"; keep-alive \"2s\"\n\
          socket-buffer \"1MiB\"; cipher \"aes-256-gcm\"; ack-frequency #false\n\
          ack-delay \"5ms\"; ack-every 4; gso #false; mtu-discovery #false; mtu-max 9000\n\
          max-paths 12; zero-rtt #false; sessions 1024 }",
@@ -200,6 +200,7 @@ fn wrong_values_say_what_was_expected() {
         ("quic { stream-window \"64MiB\" }", "less than four times"),
         ("quic { ack-delay \"26ms\" }", "from \"1ms\" to \"25ms\""),
         ("quic { keep-alive \"6s\" }", "to \"5s\""),
+        ("quic { path-silence \"16s\" }", "from \"1s\" to \"15s\""),
         ("quic { max-paths 4 }", "from 8 to 64"),
         ("quic { gso \"yes\" }", "#true or #false"),
     ] {

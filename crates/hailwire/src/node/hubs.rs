@@ -169,6 +169,13 @@ impl Hubs {
         }
     }
 
+    /// The URLs of those that do not answer now.
+    pub(super) fn silent(&self) -> Vec<String> {
+        let hubs = self.lock();
+        let silent = hubs.iter().filter(|hub| !hub.is_connected());
+        silent.map(|hub| hub.row.url.clone()).collect()
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<HubLink>> {
         self.lock().clone()
     }
@@ -221,6 +228,25 @@ impl HubLink {
             self.failed(&error);
             node.hubs.publish();
         }
+    }
+
+    /// What an exchange came to that may take so long, noted where it says that the hub is away: then it is registered at again as soon as it is back.
+    pub(super) async fn asked<T>(
+        &self,
+        node: &NodeInner,
+        patience: Duration,
+        exchange: impl Future<Output = Result<T, HubError>>,
+    ) -> Result<T, HubError> {
+        let asked = tokio::time::timeout(patience, exchange).await;
+        let answer = asked.unwrap_or(Err(HubError::TimedOut));
+        if let Err(error @ (HubError::Unreachable(_) | HubError::TimedOut)) = &answer {
+            let was_connected = self.is_connected();
+            self.failed(error);
+            if was_connected {
+                node.hubs.publish();
+            }
+        }
+        answer
     }
 
     /// Whether the last exchange with it succeeded.
@@ -442,8 +468,7 @@ pub(super) async fn candidates_at_hubs(
             continue;
         }
         let who = NodeRef::Id(id);
-        let lookup = hub.client.lookup(&who);
-        let Ok(Ok(Some(found))) = tokio::time::timeout(patience, lookup).await else {
+        let Ok(Some(found)) = hub.asked(node, patience, hub.client.lookup(&who)).await else {
             continue;
         };
         let record = found.record();
@@ -464,8 +489,8 @@ pub(super) async fn vouched_for(node: &NodeInner, id: NodeId) -> bool {
         .into_iter()
         .filter(|hub| hub.trusts_members())
     {
-        let member = tokio::time::timeout(PATIENT_LOOKUP, hub.client.member(id)).await;
-        let Ok(Ok(Some(member))) = member else {
+        let member = hub.asked(node, PATIENT_LOOKUP, hub.client.member(id)).await;
+        let Ok(Some(member)) = member else {
             continue;
         };
         let peer = NewPeer {
@@ -492,8 +517,10 @@ pub(super) async fn search_hubs(
 ) -> Vec<(NodeId, NodeRecord)> {
     let mut found = Vec::new();
     for hub in node.hubs.all() {
-        let asked = tokio::time::timeout(PATIENT_LOOKUP, hub.client.search(search)).await;
-        if let Ok(Ok(records)) = asked {
+        let asked = hub
+            .asked(node, PATIENT_LOOKUP, hub.client.search(search))
+            .await;
+        if let Ok(records) = asked {
             let records = records.into_iter().map(|r| (r.node(), r.record().clone()));
             let vouched = |id| hub.trusts_members() && !node.trust.was_removed(id);
             let trusted = |id| node.trust.is_trusted(id) || vouched(id);

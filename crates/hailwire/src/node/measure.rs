@@ -14,6 +14,7 @@ use std::{
 use hailwire_core::{
     Transport,
     carrier_choice::{CarrierChoice, CarrierSample},
+    path_silence::PathSilence,
     receive_window::ReceiveWindow,
 };
 use hailwire_wire::NodeId;
@@ -32,6 +33,7 @@ const MOSTLY_ACKS: u64 = 4;
 #[derive(Debug)]
 struct PeerMeasurement {
     choice: CarrierChoice,
+    silence: PathSilence,
     window: ReceiveWindow,
     udp: TunnelSample,
     tcp: TunnelSample,
@@ -116,7 +118,8 @@ pub(super) async fn watch(node: Arc<NodeInner>) {
             let sessions = Transport::BOTH.map(|transport| node.peers.connections(id, transport));
             let idle = sessions.iter().flatten().all(|s| s.in_flight() == 0);
             let only_tcp = sessions[0].is_empty();
-            let resting = watched.get(&id).is_none_or(|peer| peer.choice.may_rest());
+            let rests = |peer: &PeerMeasurement| peer.choice.may_rest() && peer.silence.may_rest();
+            let resting = watched.get(&id).is_none_or(rests);
             if idle && resting && !only_tcp {
                 if let Some(peer) = watched.get_mut(&id) {
                     (peer.udp, peer.tcp) = (TunnelSample::default(), TunnelSample::default());
@@ -126,6 +129,10 @@ pub(super) async fn watch(node: Arc<NodeInner>) {
             let peer = watched
                 .entry(id)
                 .or_insert_with(|| PeerMeasurement::new(&node, id, now));
+            let timers = peer.silence.tick(now.into_std(), !idle);
+            for session in &sessions[0] {
+                session.connection().set_path_timers(timers);
+            }
             look(&node, id, peer, &sessions, now);
         }
     }
@@ -136,6 +143,7 @@ impl PeerMeasurement {
         let quic = &node.config().quic;
         Self {
             choice: CarrierChoice::new(dial::carrier_for(node, id), now.into_std()),
+            silence: PathSilence::new(quic.path_silence, overlay::path_timers(quic)),
             window: ReceiveWindow::new(overlay::first_window(quic), quic.window.bytes()),
             udp: TunnelSample::default(),
             tcp: TunnelSample::default(),

@@ -5,6 +5,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use hailwire_core::path_silence::PathTimers;
 use hailwire_wire::{HubUrl, NodeId};
 use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, RelayUrl, TransportAddr,
@@ -30,8 +31,16 @@ use crate::{
 /// can name both sides.
 pub(crate) const ALPN: &[u8] = b"hailwire";
 
-/// Longest silence of one path that the engine allows.
+/// Silence after which a path is given up at rest: the longest that the engine allows.
 const PATH_IDLE: Duration = Duration::from_secs(15);
+
+/// The timers of a path at rest.
+pub(super) fn path_timers(quic: &QuicSettings) -> PathTimers {
+    PathTimers {
+        max_idle: quic.idle_timeout.min(PATH_IDLE),
+        keep_alive: quic.keep_alive,
+    }
+}
 
 /// What a path's round trip is taken for until the first one is measured.
 ///
@@ -194,8 +203,8 @@ fn transport(quic: &QuicSettings) -> QuicTransportConfig {
         .max_idle_timeout(idle.ok().map(IdleTimeout::from))
         .initial_rtt(INITIAL_RTT)
         .keep_alive_interval(quic.keep_alive)
-        .default_path_keep_alive_interval(quic.keep_alive)
-        .default_path_max_idle_timeout(quic.idle_timeout.min(PATH_IDLE))
+        .default_path_keep_alive_interval(path_timers(quic).keep_alive)
+        .default_path_max_idle_timeout(path_timers(quic).max_idle)
         .ack_frequency_config(quic.ack_frequency.then_some(acks))
         .enable_segmentation_offload(quic.gso)
         .mtu_discovery_config(quic.mtu_discovery.then_some(discovery))

@@ -54,7 +54,10 @@ pub(crate) async fn resolve(node: &Arc<NodeInner>, who: &NodeRef) -> Result<Node
         .with_hint(
             "call it by its key, or give a name of your own: `hail trust add KEY --alias NAME`",
         )),
-        NameResolution::Ask | NameResolution::Nobody => Err(unknown(who)),
+        NameResolution::Ask | NameResolution::Nobody => Err(match node.hubs.silent().as_slice() {
+            [] => unknown(who),
+            silent => unanswered(name, silent),
+        }),
     }
 }
 
@@ -95,15 +98,15 @@ fn hub_word(node: &NodeInner, name: &NodeName) -> HubView {
 async fn ask_hubs_who_is(node: &NodeInner, name: &NodeName) -> HubView {
     let mut said = Some(HubAnswer::Nobody);
     for hub in node.hubs.all() {
-        let answer = tokio::time::timeout(PATIENCE, hub.client().holder(name)).await;
+        let answer = hub.asked(node, PATIENCE, hub.client().holder(name)).await;
         match answer {
-            Ok(Ok(NameHolder::Node(id))) => {
+            Ok(NameHolder::Node(id)) => {
                 said = Some(HubAnswer::Holder(id));
                 break;
             }
-            Ok(Ok(NameHolder::Away)) => said = Some(HubAnswer::Away),
-            Ok(Ok(NameHolder::Nobody)) => {}
-            Ok(Err(_)) | Err(_) => said = said.filter(|said| *said == HubAnswer::Away),
+            Ok(NameHolder::Away) => said = Some(HubAnswer::Away),
+            Ok(NameHolder::Nobody) => {}
+            Err(_) => said = said.filter(|said| *said == HubAnswer::Away),
         }
     }
     let now = node.lifecycle.started.elapsed();
@@ -130,6 +133,17 @@ async fn ask_hubs_who_is(node: &NodeInner, name: &NodeName) -> HubView {
 fn unknown(who: &NodeRef) -> Status {
     Status::new(Code::NotFound, format!("no node `{who}` is known here"))
         .with_hint("`hail trust ls` lists the peers, `hail join TICKET` adds one")
+}
+
+/// A name that nobody here knows, while there are hubs that might.
+fn unanswered(name: &NodeName, silent: &[String]) -> Status {
+    let (hubs, verb) = match silent {
+        [hub] => (format!("hub {hub}"), "does"),
+        hubs => (format!("hubs {}", hubs.join(" and ")), "do"),
+    };
+    let what = format!("no node `{name}` is known here, and the {hubs} {verb} not answer");
+    Status::new(Code::Unavailable, what)
+        .with_hint("try again when it is back: `hail status` shows the hubs. By its key a peer that was met is called without them")
 }
 
 fn unsure(name: &NodeName, id: NodeId) -> Status {

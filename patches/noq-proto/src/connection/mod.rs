@@ -880,6 +880,10 @@ impl Connection {
             .get_mut(&path_id)
             .ok_or(ClosedPath { _private: () })?;
         let prev_timeout = mem::replace(&mut path.data.idle_timeout, timeout);
+        // Whoever says the same again does not extend the timer.
+        if prev_timeout == timeout {
+            return Ok(prev_timeout);
+        }
 
         // The expiration instant of the timer should generally be computed from the last time the
         // path was active. This reference instance is, however, not possible to be recovered.
