@@ -19,7 +19,7 @@ use n0_watcher::Watcher;
 use noq::{Closed, PathStats, PathStatus, WeakConnectionHandle};
 use noq_proto::{PathError, PathEvent as NoqPathEvent, PathId, n0_nat_traversal};
 use rustc_hash::FxHashMap;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Level, Span, debug, error, event, info_span, instrument, trace, warn};
@@ -808,7 +808,17 @@ impl State {
             // TODO(Frando): We might want to include a local IP here in the future, if we confidently
             // know that it is the correct one.
             // See https://github.com/n0-computer/iroh/issues/4280.
-            smallvec![transports::FourTuple::from_remote(addr.remote())]
+            let selected = transports::FourTuple::from_remote(addr.remote());
+            // A new connection to a remote that has one already is often made because the selected
+            // path is silent. So what begins it also goes by every known relay.
+            let relays = self.paths.addrs().filter(|other| {
+                matches!(other, transports::Addr::Relay(..)) && **other != addr.remote()
+            });
+            let mut targets: SmallVec<_> = relays
+                .map(|addr| transports::FourTuple::from_remote(addr.clone()))
+                .collect();
+            targets.push(selected);
+            targets
         } else {
             trace!(
                 paths = ?self.paths.addrs().collect::<Vec<_>>(),

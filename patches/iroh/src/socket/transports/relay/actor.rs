@@ -151,6 +151,8 @@ struct ActiveRelayActor {
     /// The home relay server needs to maintain it's connection to the relay server, even if
     /// the relay actor is otherwise idle.
     is_home_relay: bool,
+    /// The relays that are configured.
+    relay_map: RelayMap,
     /// When this expires the actor has been idle and should shut down.
     ///
     /// Unless it is managing the home relay connection.  Inactivity is only tracked on the
@@ -205,6 +207,7 @@ struct ActiveRelayActorOptions {
     stop_token: CancellationToken,
     metrics: Arc<SocketMetrics>,
     my_relay: HomeRelayWatch,
+    relay_map: RelayMap,
 }
 
 /// Configuration needed to create a connection to a relay server.
@@ -277,6 +280,7 @@ impl ActiveRelayActor {
             stop_token,
             metrics,
             my_relay,
+            relay_map,
         } = opts;
         let relay_client_builder = Self::create_relay_builder(url.clone(), connection_opts);
         ActiveRelayActor {
@@ -287,6 +291,7 @@ impl ActiveRelayActor {
             url,
             relay_client_builder,
             is_home_relay: false,
+            relay_map,
             inactive_timeout: Box::pin(time::sleep(RELAY_INACTIVE_CLEANUP_TIME)),
             stop_token,
             metrics,
@@ -442,6 +447,12 @@ impl ActiveRelayActor {
         res
     }
 
+    /// Whether the connection stays up without datagrams: to the home relay, and to every relay that
+    /// is configured, so that whoever knows this endpoint by one of them can reach it there.
+    fn is_kept(&self) -> bool {
+        self.is_home_relay || self.relay_map.contains(&self.url)
+    }
+
     fn reset_inactive_timeout(&mut self) {
         self.inactive_timeout
             .as_mut()
@@ -537,7 +548,7 @@ impl ActiveRelayActor {
                         }
                     }
                 }
-                _ = &mut self.inactive_timeout, if !self.is_home_relay => {
+                _ = &mut self.inactive_timeout, if !self.is_kept() => {
                     debug!(?RELAY_INACTIVE_CLEANUP_TIME, "Inactive, exiting.");
                     break None;
                 }
@@ -712,7 +723,7 @@ impl ActiveRelayActor {
                         Err(err) => break Err(e!(RunError::ClientStreamRead, err)),
                     }
                 }
-                _ = &mut self.inactive_timeout, if !self.is_home_relay => {
+                _ = &mut self.inactive_timeout, if !self.is_kept() => {
                     debug!("Inactive for {RELAY_INACTIVE_CLEANUP_TIME:?}, exiting (running).");
                     break Ok(());
                 }
@@ -862,7 +873,7 @@ impl ActiveRelayActor {
                         Err(err) => break Err(e!(RunError::ClientStreamRead, err)),
                     }
                 }
-                _ = &mut self.inactive_timeout, if !self.is_home_relay => {
+                _ = &mut self.inactive_timeout, if !self.is_kept() => {
                     debug!("Inactive for {RELAY_INACTIVE_CLEANUP_TIME:?}, exiting (sending).");
                     break Ok(());
                 }
@@ -1252,6 +1263,9 @@ impl RelayActor {
     }
 
     async fn on_network_change(&mut self, report: Report) {
+        for url in self.config.relay_map.urls::<Vec<_>>() {
+            self.active_relay_handle(url);
+        }
         let prev = self.config.my_relay.get();
         let prev_url = prev.as_ref().map(RelayStatus::url);
         if report.preferred_relay.as_ref() == prev_url {
@@ -1393,6 +1407,7 @@ impl RelayActor {
             stop_token: self.cancel_token.child_token(),
             metrics: self.config.metrics.clone(),
             my_relay: self.config.my_relay.clone(),
+            relay_map: self.config.relay_map.clone(),
         };
         let actor = ActiveRelayActor::new(opts);
         self.active_relay_tasks.spawn(
