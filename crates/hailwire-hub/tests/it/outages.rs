@@ -51,8 +51,8 @@ async fn until_answered(member: &Member, to: &str) -> Duration {
     }
 }
 
-async fn has_home_relay(member: &Member, hub: &TestHub) {
-    // A call by key to itself through nobody; what counts is that the hub knows the member.
+/// Waits until the member's status calls the hub connected.
+async fn connected(member: &Member, hub: &TestHub) {
     let wait = async {
         while !member.status().await.hubs.iter().any(|state| {
             state.connected && state.url.contains(&hub.hub.tcp_addr().port().to_string())
@@ -72,7 +72,7 @@ async fn members_of_two_hubs_call_by_the_other_one_when_one_dies() {
     };
     for member in [&alice, &bob] {
         join(member, &other).await;
-        has_home_relay(member, &other).await;
+        connected(member, &other).await;
     }
     let _echo = bob.serve_echo("echo").await;
     alice.call("echo@bob").await.unwrap();

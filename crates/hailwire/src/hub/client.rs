@@ -469,10 +469,13 @@ fn tls_error(error: io::Error) -> HubError {
     }
 }
 
+type HubConnectionDriver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
+
 /// A connection to a hub. It moves only while somebody waits for an answer on it.
 struct HubConnection {
     sender: http1::SendRequest<Full<Bytes>>,
-    driver: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
+    /// None once it has ended.
+    driver: Option<HubConnectionDriver>,
     opened: Instant,
 }
 
@@ -485,7 +488,7 @@ impl HubConnection {
         let (sender, driver) = begun.map_err(broken)?;
         Ok(Self {
             sender,
-            driver: Box::pin(driver),
+            driver: Some(Box::pin(driver)),
             opened: Instant::now(),
         })
     }
@@ -495,7 +498,7 @@ impl HubConnection {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Bytes), HubError> {
-        let sender = &mut self.sender;
+        let Self { sender, driver, .. } = self;
         let exchange = async {
             let answer = sender.send_request(request).await.map_err(broken)?;
             let status = answer.status();
@@ -510,9 +513,17 @@ impl HubConnection {
             biased;
             answer = &mut exchange => answer,
             // The hub closed; what it said before that is still to be read.
-            _ = &mut self.driver => exchange.await,
+            () = drive_to_the_end(driver) => exchange.await,
         }
     }
+}
+
+/// Moves a connection until it ends, and drops it then: only that tells a request that was queued too late.
+async fn drive_to_the_end(driver: &mut Option<HubConnectionDriver>) {
+    if let Some(connection) = driver {
+        let _ = connection.await;
+    }
+    *driver = None;
 }
 
 impl fmt::Debug for HubConnection {
