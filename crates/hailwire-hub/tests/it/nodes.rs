@@ -54,18 +54,23 @@ impl Member {
             .await
             .unwrap();
         let client = node.client();
-        let join = admin::JoinRequest {
-            ticket: hub.hub.invite(1, TIMEOUT).await.unwrap(),
-            yes: true,
-            ..admin::JoinRequest::default()
-        };
-        let joined: admin::JoinAnswer = client.admin(method::JOIN, &join).await.unwrap();
         let member = Self {
             node,
             client,
             _folder: folder,
         };
+        let joined = member.join(hub).await;
         (member, joined)
+    }
+
+    /// Joins a hub by an invitation of its operator.
+    pub(crate) async fn join(&self, hub: &TestHub) -> admin::JoinAnswer {
+        let join = admin::JoinRequest {
+            ticket: hub.hub.invite(1, TIMEOUT).await.unwrap(),
+            yes: true,
+            ..admin::JoinRequest::default()
+        };
+        self.client.admin(method::JOIN, &join).await.unwrap()
     }
 
     async fn trust(&self, other: &Self, alias: &str) {
@@ -102,7 +107,7 @@ impl Member {
         self.client.admin(method::STATUS, &()).await.unwrap()
     }
 
-    /// Waits until the node knows whether it is registered.
+    /// Waits until the node knows whether it is registered, at each of its hubs.
     pub(crate) async fn registered(&self, expected: bool) {
         let wait = async {
             while self

@@ -2,9 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use hailwire::{admin, admin::method};
 use hailwire_hub::{Hub, MemberTrust};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     nodes::{Member, trusting},
@@ -29,38 +28,17 @@ async fn relayed_pair(hub: &TestHub) -> Option<(Member, Member)> {
     Some((alice, Member::of(hub, "bob").await))
 }
 
-async fn join(member: &Member, hub: &TestHub) {
-    let request = admin::JoinRequest {
-        ticket: hub.hub.invite(1, Duration::from_secs(60)).await.unwrap(),
-        yes: true,
-        ..admin::JoinRequest::default()
-    };
-    let _: admin::JoinAnswer = member.client.admin(method::JOIN, &request).await.unwrap();
-}
-
 /// Calls until one is answered, and says how long that took.
 async fn until_answered(member: &Member, to: &str) -> Duration {
     let begun = Instant::now();
     loop {
-        let call = tokio::time::timeout(Duration::from_secs(1), member.call(to)).await;
+        let call = timeout(Duration::from_secs(1), member.call(to)).await;
         if matches!(call, Ok(Ok(()))) {
             return begun.elapsed();
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "never: {call:?}");
         tokio::task::yield_now().await;
     }
-}
-
-/// Waits until the member's status calls the hub connected.
-async fn connected(member: &Member, hub: &TestHub) {
-    let wait = async {
-        while !member.status().await.hubs.iter().any(|state| {
-            state.connected && state.url.contains(&hub.hub.tcp_addr().port().to_string())
-        }) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(SOON, wait).await.unwrap();
 }
 
 #[tokio::test]
@@ -71,8 +49,9 @@ async fn members_of_two_hubs_call_by_the_other_one_when_one_dies() {
         return;
     };
     for member in [&alice, &bob] {
-        join(member, &other).await;
-        connected(member, &other).await;
+        member.join(&other).await;
+        assert_eq!(member.status().await.hubs.len(), 2);
+        timeout(SOON, member.registered(true)).await.unwrap();
     }
     let _echo = bob.serve_echo("echo").await;
     alice.call("echo@bob").await.unwrap();
@@ -103,7 +82,7 @@ async fn a_relayed_pair_calls_again_soon_after_its_hub_is_back() {
     let TestHub { hub, folder } = hub;
     hub.shutdown().await;
     // As long as an outage is that lets every pause between attempts grow.
-    let away = tokio::time::timeout(Duration::from_secs(12), async {
+    let away = timeout(Duration::from_secs(12), async {
         loop {
             let _ = alice.call("echo@bob").await;
             tokio::task::yield_now().await;

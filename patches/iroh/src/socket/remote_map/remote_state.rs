@@ -808,17 +808,13 @@ impl State {
             // TODO(Frando): We might want to include a local IP here in the future, if we confidently
             // know that it is the correct one.
             // See https://github.com/n0-computer/iroh/issues/4280.
-            let selected = transports::FourTuple::from_remote(addr.remote());
+            let selected = addr.remote();
             // A new connection to a remote that has one already is often made because the selected
             // path is silent. So what begins it also goes by every known relay.
-            let relays = self.paths.addrs().filter(|other| {
-                matches!(other, transports::Addr::Relay(..)) && **other != addr.remote()
-            });
-            let mut targets: SmallVec<_> = relays
-                .map(|addr| transports::FourTuple::from_remote(addr.clone()))
-                .collect();
-            targets.push(selected);
-            targets
+            let known = self.paths.addrs();
+            let relays = known.filter(|other| other.is_relay() && **other != selected);
+            let targets = relays.cloned().chain([selected.clone()]);
+            targets.map(transports::FourTuple::from_remote).collect()
         } else {
             trace!(
                 paths = ?self.paths.addrs().collect::<Vec<_>>(),

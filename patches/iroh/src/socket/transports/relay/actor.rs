@@ -6,7 +6,7 @@
 //! - The [`RelayActor`] manages all connections to relay servers.
 //!   - It starts a new [`ActiveRelayActor`] for each relay server needed.
 //!   - The [`ActiveRelayActor`] will exit when unused.
-//!     - Unless it is for the home relay, this one never exits.
+//!     - Unless it is for the home relay or one that is configured, these never exit.
 //!   - Each [`ActiveRelayActor`] uses a relay [`Client`].
 //!     - The relay [`Client`] is a `Stream` and `Sink` directly connected to the
 //!       `TcpStream` connected to the relay server.
@@ -64,7 +64,8 @@ use url::Url;
 use crate::dns::DnsResolver;
 use crate::{endpoint::RelayStatus, net_report::Report, socket::Metrics as SocketMetrics};
 
-/// How long a non-home relay connection needs to be idle (last written to) before we close it.
+/// How long a connection to a relay that is neither home nor configured needs to be idle (last
+/// written to) before we close it.
 const RELAY_INACTIVE_CLEANUP_TIME: Duration = Duration::from_secs(60);
 
 /// Longest pause between two attempts to connect to a relay, before jitter.
@@ -155,7 +156,7 @@ struct ActiveRelayActor {
     relay_map: RelayMap,
     /// When this expires the actor has been idle and should shut down.
     ///
-    /// Unless it is managing the home relay connection.  Inactivity is only tracked on the
+    /// Unless [`ActiveRelayActor::is_kept`].  Inactivity is only tracked on the
     /// last datagram sent to the relay, received datagrams will trigger QUIC ACKs which is
     /// sufficient to keep active connections open.
     inactive_timeout: Pin<Box<time::Sleep>>,
@@ -1263,6 +1264,7 @@ impl RelayActor {
     }
 
     async fn on_network_change(&mut self, report: Report) {
+        // Relays may have been added since the last report, and connections to all are kept.
         for url in self.config.relay_map.urls::<Vec<_>>() {
             self.active_relay_handle(url);
         }
