@@ -1,8 +1,10 @@
 //! All of a network at once: where a packet goes that a host sends, and when.
 //!
 //! ```text
-//! host ─▶ firewall ─▶ NAT ─▶ up link ─▶ internet ─▶ down link ─▶ NAT ─▶ firewall ─▶ host
+//! host ─▶ firewall ─▶ NATs ─▶ up link ─▶ internet ─▶ down link ─▶ NATs ─▶ firewall ─▶ host
 //! ```
+//!
+//! IPv6 passes without a NAT, or, to an address under the prefix of NAT64, as IPv4.
 //!
 //! Both tiers are this machine with another kind of payload: the real one with the bytes that
 //! a kernel wrote to a TUN device, the virtual one with the datagrams of sockets in memory. It takes
@@ -15,7 +17,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
     ops::Range,
     time::Duration,
 };
@@ -24,9 +26,9 @@ use serde::Serialize;
 
 use crate::{
     firewall::{Firewall, FirewallRule},
-    link::{self, Link, PacketOutcome},
-    nat::Nat,
-    packet::{Flow, PacketSegments},
+    link::{self, Link, LinkShape, PacketOutcome},
+    nat::{self, Nat, NatKind},
+    packet::{Flow, PacketSegments, Protocol},
     topology::{FirewallPolicy, Site, Topology},
 };
 
@@ -57,7 +59,8 @@ pub enum FabricOutput<P> {
         /// The buffer, as it entered.
         payload: P,
     },
-    /// The answer to a packet that was larger than a link carries (RFC 792, "fragmentation needed").
+    /// The answer to a packet that was larger than a link carries (RFC 792, "fragmentation needed";
+    /// RFC 4443, "packet too big").
     TooLarge {
         /// The host that sent it.
         port: FabricPort,
@@ -128,8 +131,119 @@ enum TransitStep {
 struct SiteEdge {
     up: Link,
     down: Link,
-    nat: Option<Nat>,
+    /// The hosts' own router first.
+    nats: Vec<Nat>,
+    nat64: Option<Nat>,
     firewall: Option<Firewall>,
+}
+
+impl SiteEdge {
+    /// The way out through the NATs.
+    fn outbound(&mut self, now: Duration, flow: Flow) -> Option<EdgePassage> {
+        let protocol = flow.protocol;
+        let out = |source: SocketAddrV4, destination: SocketAddr| Flow {
+            protocol,
+            source: source.into(),
+            destination,
+        };
+        match (flow.source, flow.destination) {
+            (SocketAddr::V4(mut source), SocketAddr::V4(destination)) => {
+                for level in 0..self.nats.len() {
+                    let nat = &mut self.nats[level];
+                    source = nat.outbound(now, protocol, source.into(), destination)?;
+                    if *destination.ip() == nat.external() {
+                        let turns = nat.kind().hairpin;
+                        let port = destination.port();
+                        let inside = self
+                            .inbound(now, level + 1, protocol, port, source)
+                            .filter(|_| turns)?;
+                        return Some(EdgePassage::TurnsBack(out(source, inside)));
+                    }
+                }
+                Some(EdgePassage::Leaves(out(source, flow.destination)))
+            }
+            (SocketAddr::V6(source), SocketAddr::V6(destination)) => {
+                let Some(four) = nat::embedded(*destination.ip()) else {
+                    return Some(EdgePassage::Leaves(flow));
+                };
+                // Echoes would have to become other messages (RFC 7915, 5.2); nothing here needs it.
+                let nat64 = self.nat64.as_mut().filter(|_| protocol != Protocol::Echo)?;
+                let four = SocketAddrV4::new(four, destination.port());
+                let source = nat64.outbound(now, protocol, source.into(), four)?;
+                Some(EdgePassage::Leaves(out(source, four.into())))
+            }
+            _ => None,
+        }
+    }
+
+    /// The inside endpoint behind the innermost `levels` NATs that a port outside of them is for.
+    fn inbound(
+        &self,
+        now: Duration,
+        levels: usize,
+        protocol: Protocol,
+        port: u16,
+        outside: SocketAddrV4,
+    ) -> Option<SocketAddr> {
+        let mut passed = self.nats[..levels].iter().rev();
+        let mut inside = passed.next()?.inbound(now, protocol, port, outside)?;
+        for nat in passed {
+            inside = nat.inbound(now, protocol, inside.port(), outside)?;
+        }
+        Some(inside)
+    }
+
+    /// What a packet from the internet looks like behind the NATs.
+    fn arriving(&self, now: Duration, flow: Flow) -> Option<Flow> {
+        let (SocketAddr::V4(source), SocketAddr::V4(to)) = (flow.source, flow.destination) else {
+            return Some(flow);
+        };
+        if let Some(nat64) = &self.nat64 {
+            let destination = nat64.inbound(now, flow.protocol, to.port(), source)?;
+            let source = SocketAddr::new(nat::embed(*source.ip()).into(), source.port());
+            return Some(Flow {
+                source,
+                destination,
+                ..flow
+            });
+        }
+        if self.nats.is_empty() {
+            return Some(flow);
+        }
+        let destination = self.inbound(now, self.nats.len(), flow.protocol, to.port(), source)?;
+        Some(Flow {
+            destination,
+            ..flow
+        })
+    }
+}
+
+/// What the NATs of a site make of a packet that leaves a host.
+enum EdgePassage {
+    /// It leaves the site so.
+    Leaves(Flow),
+    /// It is for a neighbour, by a hairpin.
+    TurnsBack(Flow),
+}
+
+/// A change to a site of a running network.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SiteChange {
+    /// Its NATs forget every mapping and give other ports from now on.
+    Rebind,
+    /// Another firewall, or none. It knows no flow that the one before let out.
+    Firewall(Option<FirewallRule>),
+    /// Other links, with empty queues.
+    Links(Box<SiteLinks>),
+}
+
+/// Both directions of a site's link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SiteLinks {
+    /// Toward the internet.
+    pub up: LinkShape,
+    /// From the internet.
+    pub down: LinkShape,
 }
 
 /// Who does the NAT of a site.
@@ -147,9 +261,9 @@ pub struct Fabric<P> {
     edges: Vec<SiteEdge>,
     ports: Vec<usize>,
     /// Port by the address that its host has.
-    inner: HashMap<Ipv4Addr, FabricPort>,
+    inner: HashMap<IpAddr, FabricPort>,
     /// Site by the address that the internet sees.
-    outer: HashMap<Ipv4Addr, usize>,
+    outer: HashMap<IpAddr, usize>,
     due: BTreeMap<(Duration, u64), (TransitStep, PacketInTransit<P>)>,
     order: u64,
     bytes_in_transit: u64,
@@ -174,12 +288,12 @@ impl<P: Clone> Fabric<P> {
         for (number, site) in topology.sites.iter().enumerate() {
             let model = nat_by(site) == NatProvider::Model;
             fabric.add_edge(topology, number, site, model, seed);
-            if site.nat.is_some() && !model {
-                fabric.add_port(number, &[topology.public(number)]);
+            if !site.nats.is_empty() && !model {
+                fabric.add_port(number, &[topology.public(number).into()]);
                 continue;
             }
             for host in &site.hosts {
-                fabric.add_port(number, &topology.addresses(&host.name));
+                fabric.add_port(number, &topology.all_addresses(&host.name));
             }
         }
         fabric
@@ -195,32 +309,46 @@ impl<P: Clone> Fabric<P> {
     ) {
         // Streams of chance of their own, so that one site's traffic does not change another's fate.
         let own = |what: u64| seed ^ ((number as u64 * 4 + what + 1) << 32);
-        let public = topology.public(number);
-        let rule = site.firewall.as_ref().map(|wall| match wall {
-            FirewallPolicy::NoUdp => FirewallRule::NoUdp,
-            FirewallPolicy::OnlyTcp443 => FirewallRule::OnlyTcp443,
-            FirewallPolicy::OnlyRelay(host) => {
-                let relay = topology.addresses(host).first().copied();
-                FirewallRule::OnlyTo(relay.unwrap_or(Ipv4Addr::UNSPECIFIED))
+        let rule = site.firewall.as_ref().map(|wall| {
+            let only = wall.only_host().map(|host| topology.addresses(host));
+            let only = only.and_then(|addresses| addresses.first().copied());
+            let only = only.unwrap_or(Ipv4Addr::UNSPECIFIED);
+            match wall {
+                FirewallPolicy::NoUdp => FirewallRule::NoUdp,
+                FirewallPolicy::NoUdpIn => FirewallRule::NoUdpIn,
+                FirewallPolicy::NoIpv6 => FirewallRule::NoIpv6,
+                FirewallPolicy::OnlyTcp443 => FirewallRule::OnlyTcp443,
+                FirewallPolicy::OnlyRelay(_) => FirewallRule::OnlyTo(only),
+                FirewallPolicy::OnlyProxy(_) => FirewallRule::OnlyTcpTo(only),
             }
         });
-        let nat = site.nat.as_ref().filter(|_| model);
+        let nats = site.nats.iter().enumerate().filter(|_| model);
+        let nats = nats.map(|(level, kind)| {
+            let seed = own(2) ^ level as u64;
+            Nat::new(kind.clone(), topology.external(number, level), seed)
+        });
+        let public = topology.public(number);
+        let nat64 = || Nat::new(NatKind::default(), public, own(2));
         self.edges.push(SiteEdge {
             up: Link::new(site.up.clone(), own(0)),
             down: Link::new(site.down.clone(), own(1)),
-            nat: nat.map(|kind| Nat::new(kind.clone(), public, own(2))),
+            nats: nats.collect(),
+            nat64: site.nat64.then(nat64),
             firewall: rule.map(Firewall::new),
         });
-        self.outer.insert(public, number);
+        self.outer.insert(public.into(), number);
     }
 
-    fn add_port(&mut self, site: usize, addresses: &[Ipv4Addr]) {
+    fn add_port(&mut self, site: usize, addresses: &[IpAddr]) {
         let port = FabricPort(self.ports.len());
         self.ports.push(site);
-        let public = self.edges.get(site).is_some_and(|edge| edge.nat.is_none());
+        let public = self
+            .edges
+            .get(site)
+            .is_some_and(|edge| edge.nats.is_empty());
         for address in addresses {
             self.inner.insert(*address, port);
-            if public {
+            if public || address.is_ipv6() {
                 self.outer.insert(*address, site);
             }
         }
@@ -228,7 +356,7 @@ impl<P: Clone> Fabric<P> {
 
     /// The port of the host that has this address.
     #[must_use]
-    pub fn port(&self, address: Ipv4Addr) -> Option<FabricPort> {
+    pub fn port(&self, address: IpAddr) -> Option<FabricPort> {
         self.inner.get(&address).copied()
     }
 
@@ -236,6 +364,28 @@ impl<P: Clone> Fabric<P> {
     #[must_use]
     pub fn counters(&self) -> PacketCounters {
         self.counters
+    }
+
+    /// Changes a site from now on; what is on the wire arrives as it would have. An unknown site is no
+    /// site to change.
+    pub fn change(&mut self, site: usize, change: SiteChange) {
+        let Some(edge) = self.edges.get_mut(site) else {
+            return;
+        };
+        match change {
+            SiteChange::Rebind => edge
+                .nats
+                .iter_mut()
+                .chain(&mut edge.nat64)
+                .for_each(Nat::rebind),
+            SiteChange::Firewall(rule) => edge.firewall = rule.map(Firewall::new),
+            SiteChange::Links(links) => {
+                self.order += 1;
+                let seed = self.order << 16 ^ site as u64;
+                edge.up = Link::new(links.up, seed);
+                edge.down = Link::new(links.down, !seed);
+            }
+        }
     }
 
     /// When something comes out next.
@@ -261,12 +411,12 @@ impl<P: Clone> Fabric<P> {
             payload,
         };
         let count = packet.count();
-        if self.inner.get(flow.source.ip()) != Some(&origin) {
+        if self.inner.get(&flow.source.ip()) != Some(&origin) {
             self.counters.unroutable += count;
             return;
         }
         let site = self.ports[origin.0];
-        if let Some(port) = self.neighbour(site, flow.destination) {
+        if let Some(port) = self.neighbour(site, flow.destination.ip()) {
             self.schedule(now, TransitStep::Host(port), packet);
             return;
         }
@@ -279,19 +429,20 @@ impl<P: Clone> Fabric<P> {
             self.counters.firewall += count;
             return;
         }
-        if let Some(nat) = &mut edge.nat {
-            let Some(source) = nat.outbound(now, flow.protocol, flow.source, flow.destination)
-            else {
-                self.counters.nat += count;
-                return;
-            };
-            packet.flow.source = source;
-            if *flow.destination.ip() == nat.external() {
-                self.hairpin(now, site, packet);
-                return;
+        match edge.outbound(now, flow) {
+            None => self.counters.nat += count,
+            Some(EdgePassage::Leaves(flow)) => {
+                packet.flow = flow;
+                self.cross(now, site, LinkDirection::Up, &packet);
+            }
+            Some(EdgePassage::TurnsBack(flow)) => {
+                packet.flow = flow;
+                match self.inner.get(&flow.destination.ip()).copied() {
+                    Some(port) => self.schedule(now, TransitStep::Host(port), packet),
+                    None => self.counters.nat += count,
+                }
             }
         }
-        self.cross(now, site, LinkDirection::Up, &packet);
     }
 
     /// What has come out by now, the earliest first. Call until `None`.
@@ -327,35 +478,14 @@ impl<P: Clone> Fabric<P> {
         }
     }
 
-    fn neighbour(&self, site: usize, destination: SocketAddrV4) -> Option<FabricPort> {
-        let port = self.inner.get(destination.ip())?;
+    fn neighbour(&self, site: usize, destination: IpAddr) -> Option<FabricPort> {
+        let port = self.inner.get(&destination)?;
         (self.ports[port.0] == site).then_some(*port)
-    }
-
-    fn hairpin(&mut self, now: Duration, site: usize, mut packet: PacketInTransit<P>) {
-        let Flow {
-            protocol,
-            source,
-            destination,
-        } = packet.flow;
-        let nat = self.edges[site]
-            .nat
-            .as_ref()
-            .filter(|nat| nat.kind().hairpin);
-        let inside = nat.and_then(|nat| nat.inbound(now, protocol, destination.port(), source));
-        let port = inside.and_then(|inside| self.inner.get(inside.ip()).copied());
-        match (inside, port) {
-            (Some(inside), Some(port)) => {
-                packet.flow.destination = inside;
-                self.schedule(now, TransitStep::Host(port), packet);
-            }
-            _ => self.counters.nat += packet.count(),
-        }
     }
 
     /// From the up link to the down link of whoever has the address.
     fn across(&mut self, now: Duration, packet: &PacketInTransit<P>) {
-        match self.outer.get(packet.flow.destination.ip()) {
+        match self.outer.get(&packet.flow.destination.ip()) {
             Some(site) => self.cross(now, *site, LinkDirection::Down, packet),
             None => self.counters.unroutable += packet.count(),
         }
@@ -368,18 +498,11 @@ impl<P: Clone> Fabric<P> {
         mut packet: PacketInTransit<P>,
     ) -> Option<FabricOutput<P>> {
         let edge = &mut self.edges[site];
-        if let Some(nat) = &edge.nat {
-            let Flow {
-                protocol,
-                source,
-                destination,
-            } = packet.flow;
-            let Some(inside) = nat.inbound(now, protocol, destination.port(), source) else {
-                self.counters.nat += packet.count();
-                return None;
-            };
-            packet.flow.destination = inside;
-        }
+        let Some(flow) = edge.arriving(now, packet.flow) else {
+            self.counters.nat += packet.count();
+            return None;
+        };
+        packet.flow = flow;
         if edge
             .firewall
             .as_mut()
@@ -388,7 +511,7 @@ impl<P: Clone> Fabric<P> {
             self.counters.firewall += packet.count();
             return None;
         }
-        match self.inner.get(packet.flow.destination.ip()) {
+        match self.inner.get(&packet.flow.destination.ip()) {
             Some(port) => Some(self.hand_over(*port, packet)),
             None => {
                 self.counters.unroutable += packet.count();
@@ -423,7 +546,11 @@ impl<P: Clone> Fabric<P> {
                 LinkDirection::Up => &mut edge.up,
                 LinkDirection::Down => &mut edge.down,
             };
-            let mtu = link.shape().mtu;
+            let LinkShape {
+                mtu,
+                mtu_told: told,
+                ..
+            } = *link.shape();
             match link.pass(now, packet.segments.bytes(index)) {
                 PacketOutcome::Arrives { at, again } => {
                     if !group.as_mut().is_some_and(|group| group.takes(index, at)) {
@@ -437,8 +564,10 @@ impl<P: Clone> Fabric<P> {
                 PacketOutcome::Dropped(link::DropReason::Queue) => self.counters.queue += 1,
                 PacketOutcome::Dropped(link::DropReason::TooLarge) => {
                     self.counters.too_large += 1;
-                    self.schedule(now, TransitStep::TooLarge(mtu), packet.clone());
-                    break;
+                    if told {
+                        self.schedule(now, TransitStep::TooLarge(mtu), packet.clone());
+                        break;
+                    }
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! A firewall at the edge of a site: what may pass, in the three forms that networks of companies
-//! and hotels have.
+//! A firewall at the edge of a site: what may pass, in the forms that networks of companies, hotels
+//! and careless providers have.
 //!
 //! What leaves is judged by its destination. What comes in passes only as the answer to something
-//! that left, except under [`FirewallRule::NoUdp`], which leaves all but UDP alone. Refused packets vanish
-//! without a message, as most such firewalls do it.
+//! that left, except under the rules that forbid one thing and leave all else alone. Refused packets
+//! vanish without a message, as most such firewalls do it.
 //!
 //! It takes `now` and does no I/O.
 
@@ -25,10 +25,29 @@ const FLOW_TIMEOUT: Duration = Duration::from_secs(3600);
 pub enum FirewallRule {
     /// No UDP, neither out nor in.
     NoUdp,
+    /// UDP goes out, and none comes in.
+    NoUdpIn,
+    /// No IPv6, neither out nor in: addresses and routes that lead nowhere.
+    NoIpv6,
     /// Out: TCP to port 443. In: its answers.
     OnlyTcp443,
     /// Out: to this address only, the relay. In: its answers.
     OnlyTo(Ipv4Addr),
+    /// Out: TCP to this address only, the HTTP proxy. In: its answers.
+    OnlyTcpTo(Ipv4Addr),
+}
+
+impl FirewallRule {
+    /// For a rule that forbids one thing: whether a packet passes, which needs no memory. `None` for
+    /// the others.
+    fn forbids(self, flow: &Flow, inbound: bool) -> Option<bool> {
+        match self {
+            Self::NoUdp => Some(flow.protocol == Protocol::Udp),
+            Self::NoUdpIn => Some(inbound && flow.protocol == Protocol::Udp),
+            Self::NoIpv6 => Some(flow.source.is_ipv6()),
+            Self::OnlyTcp443 | Self::OnlyTo(_) | Self::OnlyTcpTo(_) => None,
+        }
+    }
 }
 
 /// A firewall with the flows that it has let out.
@@ -50,12 +69,15 @@ impl Firewall {
 
     /// Whether a packet may leave.
     pub fn outbound(&mut self, now: Duration, flow: &Flow) -> bool {
+        if let Some(forbidden) = self.rule.forbids(flow, false) {
+            return !forbidden;
+        }
+        let tcp = flow.protocol == Protocol::Tcp;
         let may = match self.rule {
-            FirewallRule::NoUdp => return flow.protocol != Protocol::Udp,
-            FirewallRule::OnlyTcp443 => {
-                flow.protocol == Protocol::Tcp && flow.destination.port() == 443
-            }
-            FirewallRule::OnlyTo(relay) => *flow.destination.ip() == relay,
+            FirewallRule::OnlyTcp443 => tcp && flow.destination.port() == 443,
+            FirewallRule::OnlyTo(relay) => flow.destination.ip() == relay,
+            FirewallRule::OnlyTcpTo(proxy) => tcp && flow.destination.ip() == proxy,
+            FirewallRule::NoUdp | FirewallRule::NoUdpIn | FirewallRule::NoIpv6 => false,
         };
         if may {
             self.remember(now, *flow);
@@ -65,8 +87,8 @@ impl Firewall {
 
     /// Whether a packet may come in.
     pub fn inbound(&mut self, now: Duration, flow: &Flow) -> bool {
-        if self.rule == FirewallRule::NoUdp {
-            return flow.protocol != Protocol::Udp;
+        if let Some(forbidden) = self.rule.forbids(flow, true) {
+            return !forbidden;
         }
         match self.flows.get_mut(&flow.reversed()) {
             Some(used) if now.saturating_sub(*used) < FLOW_TIMEOUT => {
@@ -94,7 +116,7 @@ impl Firewall {
 /// A flow from `source` to `destination`, for tests of several modules.
 #[cfg(test)]
 pub(crate) fn flow(protocol: Protocol, source: &str, destination: &str) -> Flow {
-    let end = |text: &str| text.parse::<std::net::SocketAddrV4>().unwrap();
+    let end = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
     Flow {
         protocol,
         source: end(source),
@@ -115,6 +137,34 @@ mod tests {
         let tcp = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:22");
         assert!(!wall.outbound(S, &udp) && !wall.inbound(S, &udp.reversed()));
         assert!(wall.outbound(S, &tcp) && wall.inbound(S, &tcp.reversed()));
+    }
+
+    #[test]
+    fn one_way_udp_leaves_and_never_comes_in() {
+        let mut wall = Firewall::new(FirewallRule::NoUdpIn);
+        let udp = flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:443");
+        let tcp = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:22");
+        assert!(wall.outbound(S, &udp) && !wall.inbound(S, &udp.reversed()));
+        assert!(wall.outbound(S, &tcp) && wall.inbound(S, &tcp.reversed()));
+    }
+
+    #[test]
+    fn where_ipv6_goes_nowhere_ipv4_passes() {
+        let mut wall = Firewall::new(FirewallRule::NoIpv6);
+        let six = flow(Protocol::Tcp, "[2001:2::1]:5000", "[2001:2:0:1::1]:443");
+        let four = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:443");
+        assert!(!wall.outbound(S, &six) && !wall.inbound(S, &six.reversed()));
+        assert!(wall.outbound(S, &four) && wall.inbound(S, &four.reversed()));
+    }
+
+    #[test]
+    fn only_tcp_to_the_proxy_leaves() {
+        let mut wall = Firewall::new(FirewallRule::OnlyTcpTo(Ipv4Addr::new(198, 18, 1, 1)));
+        let tcp = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:3128");
+        let udp = flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:3128");
+        let other = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.2.1:3128");
+        assert!(wall.outbound(S, &tcp) && wall.inbound(S, &tcp.reversed()));
+        assert!(!wall.outbound(S, &udp) && !wall.outbound(S, &other));
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct LinkShape {
     pub queue: Option<u64>,
     /// Largest IP packet in bytes; a larger one does not pass.
     pub mtu: u16,
+    /// Whether the sender of a larger packet is told so (ICMP). Default: yes.
+    pub mtu_told: bool,
 }
 
 impl Default for LinkShape {
@@ -68,6 +70,7 @@ impl Default for LinkShape {
             rate: None,
             queue: None,
             mtu: MTU,
+            mtu_told: true,
         }
     }
 }

@@ -7,13 +7,14 @@
 //! were. *Hairpinning* (6) lets two inside hosts reach each other by their external endpoints.
 //! The external address is one, so that pooling (4.1) does not arise. A mapping lives while the
 //! inside sends (REQ-6); inbound packets do not refresh it. A mapped port is never shared by two
-//! inside endpoints (REQ-3: no overloading).
+//! inside endpoints (REQ-3: no overloading). Inside endpoints may be of IPv6: the table of a NAT64
+//! (RFC 6146) is this one.
 //!
 //! It takes `now` and does no I/O; random ports come from a seed.
 
 use std::{
     collections::HashMap,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4},
     time::Duration,
 };
 
@@ -34,6 +35,34 @@ const FIRST_PORT: u16 = 1024;
 
 /// How long an unused TCP mapping lives (RFC 5382, REQ-5).
 const TCP_TIMEOUT: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
+
+/// The well-known prefix of NAT64 (RFC 6052): the first 96 bits.
+const NAT64_PREFIX: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+
+/// The address under which a host behind a NAT64 reaches an address of IPv4.
+#[must_use]
+pub fn embed(address: Ipv4Addr) -> Ipv6Addr {
+    let [a, b, c, d] = address.octets();
+    let [p, q, r, s, t, u] = NAT64_PREFIX;
+    Ipv6Addr::new(
+        p,
+        q,
+        r,
+        s,
+        t,
+        u,
+        u16::from_be_bytes([a, b]),
+        u16::from_be_bytes([c, d]),
+    )
+}
+
+/// The address of IPv4 that an address under the prefix of NAT64 stands for.
+#[must_use]
+pub fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let [prefix @ .., high, low] = address.segments();
+    let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+    (prefix == NAT64_PREFIX).then(|| Ipv4Addr::new(a, b, c, d))
+}
 
 /// How much of an outside endpoint counts, for mapping and for filtering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -117,11 +146,11 @@ impl Default for NatKind {
 }
 
 /// Whose mapping, toward whom.
-type MappingKey = (Protocol, SocketAddrV4, Option<(Ipv4Addr, u16)>);
+type MappingKey = (Protocol, SocketAddr, Option<(Ipv4Addr, u16)>);
 
 #[derive(Debug)]
 struct NatMapping {
-    inside: SocketAddrV4,
+    inside: SocketAddr,
     key: MappingKey,
     used: Duration,
     /// Outside endpoints that were contacted, as far as the filter looks, and when last.
@@ -169,7 +198,7 @@ impl Nat {
         &mut self,
         now: Duration,
         protocol: Protocol,
-        inside: SocketAddrV4,
+        inside: SocketAddr,
         outside: SocketAddrV4,
     ) -> Option<SocketAddrV4> {
         if protocol == Protocol::Other {
@@ -205,13 +234,21 @@ impl Nat {
         protocol: Protocol,
         port: u16,
         outside: SocketAddrV4,
-    ) -> Option<SocketAddrV4> {
+    ) -> Option<SocketAddr> {
         if !self.lives(now, protocol, port) {
             return None;
         }
         let mapping = self.mappings.get(&(protocol, port))?;
         let heard = mapping.contacts.get(&self.kind.filtering.scope(outside))?;
         (now.saturating_sub(*heard) < self.timeout(protocol)).then_some(mapping.inside)
+    }
+
+    /// Forgets every mapping, as a router that starts again, and gives random ports from now on, so
+    /// that whoever sends next appears at another port than before.
+    pub fn rebind(&mut self) {
+        self.ports.clear();
+        self.mappings.clear();
+        self.kind.ports = PortAllocation::Random;
     }
 
     /// Mappings that are held, those that have expired and not been replaced included.
@@ -280,8 +317,8 @@ mod tests {
     const EXTERNAL: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
     const UDP: Protocol = Protocol::Udp;
 
-    fn inside(port: u16) -> SocketAddrV4 {
-        SocketAddrV4::new(Ipv4Addr::new(192, 168, 0, 10), port)
+    fn inside(port: u16) -> SocketAddr {
+        (Ipv4Addr::new(192, 168, 0, 10), port).into()
     }
 
     fn outside(host: u8, port: u16) -> SocketAddrV4 {
@@ -362,7 +399,7 @@ mod tests {
         let mut nat = nat(|_| ());
         let first = nat.outbound(S, UDP, inside(5000), outside(1, 80)).unwrap();
         assert_eq!(first, SocketAddrV4::new(EXTERNAL, 5000));
-        let other = SocketAddrV4::new(Ipv4Addr::new(192, 168, 0, 11), 5000);
+        let other = SocketAddr::from((Ipv4Addr::new(192, 168, 0, 11), 5000));
         let second = nat.outbound(S, UDP, other, outside(1, 80)).unwrap();
         assert_ne!(second.port(), 5000, "no overloading");
         assert_eq!(
@@ -421,6 +458,25 @@ mod tests {
             .unwrap();
         assert!(nat.inbound(40 * S, UDP, port, outside(2, 80)).is_some());
         assert!(nat.inbound(40 * S, UDP, port, outside(1, 80)).is_none());
+    }
+
+    #[test]
+    fn an_address_under_the_prefix_of_nat64_stands_for_one_of_ipv4() {
+        let address = Ipv4Addr::new(198, 18, 1, 2);
+        assert_eq!(embed(address).to_string(), "64:ff9b::c612:102");
+        assert_eq!(embedded(embed(address)), Some(address));
+        assert_eq!(embedded("2001:2::1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn after_a_rebind_nobody_answers_to_the_old_port_and_the_next_packet_has_another() {
+        let mut nat = nat(|_| ());
+        let first = nat.outbound(S, UDP, inside(5000), outside(1, 80)).unwrap();
+        nat.rebind();
+        assert!(nat.is_empty());
+        assert!(nat.inbound(S, UDP, first.port(), outside(1, 80)).is_none());
+        let second = nat.outbound(S, UDP, inside(5000), outside(1, 80)).unwrap();
+        assert_ne!(second, first);
     }
 
     #[test]

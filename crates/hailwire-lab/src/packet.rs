@@ -1,7 +1,7 @@
 //! What the model knows of a packet: where it comes from, where it goes, how large it is. The bytes
 //! belong to the tier.
 
-use std::{fmt, net::SocketAddrV4};
+use std::{fmt, net::SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,22 +13,22 @@ pub enum Protocol {
     Udp,
     /// RFC 9293.
     Tcp,
-    /// An ICMP echo or its reply (RFC 792). The identifier stands for the port of whoever asks; the
-    /// other port is 0.
+    /// An ICMP echo or its reply (RFC 792, RFC 4443). The identifier stands for the port of whoever
+    /// asks; the other port is 0.
     Echo,
     /// Anything else, and fragments of any packet. The ports are 0.
     Other,
 }
 
-/// Between whom a packet travels.
+/// Between whom a packet travels; both ends are of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Flow {
     /// What it carries.
     pub protocol: Protocol,
     /// From.
-    pub source: SocketAddrV4,
+    pub source: SocketAddr,
     /// To.
-    pub destination: SocketAddrV4,
+    pub destination: SocketAddr,
 }
 
 impl Flow {

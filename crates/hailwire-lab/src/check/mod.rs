@@ -143,7 +143,9 @@ fn pairs(topology: &Topology) -> Vec<(String, String)> {
         let site = topology
             .site_of(host)
             .and_then(|site| topology.sites.get(site));
-        site.is_some_and(|site| site.nat.is_none() && site.firewall.is_none())
+        site.is_some_and(|site| {
+            site.nats.is_empty() && site.ip.has_ipv4() && site.firewall.is_none()
+        })
     };
     let names: Vec<&str> = topology
         .hosts()

@@ -17,7 +17,7 @@ fn send(
     to: &str,
 ) -> Option<(Duration, FabricPort, Flow)> {
     let flow = flow(Protocol::Udp, from, to);
-    let port = fabric.port(*flow.source.ip()).unwrap();
+    let port = fabric.port(flow.source.ip()).unwrap();
     fabric.enter(now, port, flow, PacketSegments::one(100), "x");
     let mut last = None;
     while let Some(at) = fabric.next() {
@@ -42,7 +42,7 @@ fn behind_a_nat_a_host_shows_its_sites_address_and_gets_answers() {
     let mut net = fabric("site \"home\" { nat ports=\"random\"; host \"a\" }\nhost \"b\"");
     let (_, port, out) = send(&mut net, MS, "192.168.0.10:5000", "198.18.1.1:2").unwrap();
     assert_eq!(port, FabricPort(1));
-    assert_eq!(*out.source.ip(), Ipv4Addr::new(198, 18, 0, 1));
+    assert_eq!(out.source.ip(), Ipv4Addr::new(198, 18, 0, 1));
     assert_ne!(out.source.port(), 5000);
     let back = out.source.to_string();
     let (_, port, answer) = send(&mut net, MS, "198.18.1.1:2", &back).unwrap();
@@ -70,7 +70,7 @@ fn neighbours_reach_each_other_inside_and_only_by_hairpin_from_outside() {
         if let Some((_, port, flow)) = around {
             assert_eq!(port, FabricPort(1));
             assert_eq!(
-                *flow.source.ip(),
+                flow.source.ip(),
                 Ipv4Addr::new(198, 18, 0, 1),
                 "by its external address"
             );
@@ -171,4 +171,92 @@ fn what_is_under_way_is_bounded() {
     assert!(net.counters().overflow > 0);
     while net.leave(Duration::from_secs(4000)).is_some() {}
     assert_eq!(net.bytes_in_transit, 0);
+}
+
+#[test]
+fn behind_two_nats_a_packet_shows_the_outer_ones_address_and_the_answer_finds_back() {
+    let mut net = fabric(
+        "site \"home\" { nat ports=\"random\"; nat ports=\"random\"; host \"a\"; host \"c\" }\nhost \"b\"",
+    );
+    let (_, _, out) = send(&mut net, MS, "192.168.0.10:5000", "198.18.1.1:2").unwrap();
+    assert_eq!(out.source.ip(), Ipv4Addr::new(198, 18, 0, 1));
+    let back = out.source.to_string();
+    let (_, port, answer) = send(&mut net, MS, "198.18.1.1:2", &back).unwrap();
+    assert_eq!(port, FabricPort(0));
+    assert_eq!(answer.destination, "192.168.0.10:5000".parse().unwrap());
+    assert!(send(&mut net, MS, "198.18.1.1:3", &back).is_none());
+}
+
+#[test]
+fn the_outer_of_two_nats_turns_a_packet_back_to_a_neighbour() {
+    let open = "nat filtering=\"endpoint-independent\" hairpin=#true";
+    let mut net = fabric(&format!(
+        "site \"home\" {{ {open}; {open}; host \"a\"; host \"c\" }}\nhost \"b\""
+    ));
+    send(&mut net, MS, "192.168.0.11:2000", "198.18.1.1:2").unwrap();
+    let (_, port, flow) = send(&mut net, MS, "192.168.0.10:3000", "198.18.0.1:2000").unwrap();
+    assert_eq!(port, FabricPort(1));
+    assert_eq!(flow.source.ip(), Ipv4Addr::new(198, 18, 0, 1));
+}
+
+#[test]
+fn ipv6_passes_as_it_is_and_to_the_prefix_of_nat64_as_ipv4() {
+    let mut net = fabric(
+        "site \"six\" ip=\"6\" { link { delay \"4ms\" }; nat64; host \"a\" }\nhost \"b\"\nhost \"c\" ip=\"4+6\"",
+    );
+    let (at, port, flow) = send(&mut net, MS, "[2001:2::1]:5000", "[2001:2:0:2::1]:7").unwrap();
+    assert_eq!((at, port), (5 * MS, FabricPort(2)));
+    assert_eq!(flow.source, "[2001:2::1]:5000".parse().unwrap());
+    let (_, port, flow) = send(&mut net, MS, "[2001:2::1]:5000", "[64:ff9b::c612:101]:7").unwrap();
+    assert_eq!(port, FabricPort(1));
+    assert_eq!(flow.source, "198.18.0.1:5000".parse().unwrap());
+    assert_eq!(flow.destination, "198.18.1.1:7".parse().unwrap());
+    let (_, port, flow) = send(&mut net, MS, "198.18.1.1:7", "198.18.0.1:5000").unwrap();
+    assert_eq!(port, FabricPort(0));
+    assert_eq!(flow.source, "[64:ff9b::c612:101]:7".parse().unwrap());
+    assert_eq!(flow.destination, "[2001:2::1]:5000".parse().unwrap());
+    // Who has no NAT64 has nobody there.
+    assert!(send(&mut net, MS, "[2001:2:0:2::1]:7", "[64:ff9b::c612:101]:7").is_none());
+}
+
+#[test]
+fn a_link_that_tells_nobody_drops_what_is_too_large() {
+    for (icmp, told) in [("", 1), (" icmp=#false", 0)] {
+        let mut net = fabric(&format!(
+            "host \"a\" {{ link {{ mtu 1280{icmp} }} }}\nhost \"b\""
+        ));
+        let flow = flow(Protocol::Udp, "198.18.0.1:1", "198.18.1.1:2");
+        net.enter(MS, FabricPort(0), flow, PacketSegments::one(1300), "x");
+        let mut messages = 0;
+        while let Some(at) = net.next() {
+            match net.leave(at) {
+                Some(FabricOutput::TooLarge { mtu: 1280, .. }) => messages += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((messages, net.counters().too_large), (told, 1));
+    }
+}
+
+#[test]
+fn a_site_changes_while_packets_travel() {
+    let mut net = fabric("site \"home\" { nat; host \"a\" }\nhost \"b\"");
+    let out = |net: &mut _| send(net, MS, "192.168.0.10:5000", "198.18.1.1:2");
+    let before = out(&mut net).unwrap().2.source;
+    net.change(0, SiteChange::Rebind);
+    assert!(send(&mut net, MS, "198.18.1.1:2", &before.to_string()).is_none());
+    assert_ne!(out(&mut net).unwrap().2.source, before);
+    net.change(0, SiteChange::Firewall(Some(FirewallRule::NoUdp)));
+    assert!(out(&mut net).is_none());
+    net.change(0, SiteChange::Firewall(None));
+    let slow = LinkShape {
+        delay: 9 * MS,
+        ..LinkShape::default()
+    };
+    let links = SiteLinks {
+        up: slow.clone(),
+        down: slow,
+    };
+    net.change(0, SiteChange::Links(Box::new(links)));
+    assert_eq!(out(&mut net).unwrap().0, 10 * MS);
 }

@@ -1,12 +1,12 @@
-//! The bytes that a TUN device gives and takes: a virtio header (`IFF_VNET_HDR`) and an IPv4 packet.
+//! The bytes that a TUN device gives and takes: a virtio header (`IFF_VNET_HDR`) and an IP packet.
 //!
 //! ```text
 //! 0      flags        1: the checksum field holds the pseudo-header's sum only
-//! 1      gso type     0 none, 1 TCP, 5 UDP; what follows is then many packets in one
+//! 1      gso type     0 none, 1 TCP over IPv4, 4 over IPv6, 5 UDP; what follows is then many in one
 //! 2..4   header bytes
 //! 4..6   gso size     payload bytes of each packet
 //! 6..8   where the checksum begins, 8..10 where it stands from there
-//! 10..   IPv4
+//! 10..   IPv4 or IPv6
 //! ```
 //!
 //! Numbers of the virtio header are in the machine's byte order (virtio 1.2, section 5.1.6, legacy).
@@ -14,10 +14,12 @@
 //! that carries some of its packets, with the addresses that the model gave them, so that a packet
 //! lost from the middle of a buffer is missing and all others are as the sender's kernel would have
 //! cut them (RFC 9293 for TCP; UDP datagrams of one size). Checksums that the sender completed are
-//! updated (RFC 1624), those that it left to the device stay so.
+//! updated (RFC 1624), those that it left to the device stay so. A packet that travels on as one of the
+//! other family gets another IP header (RFC 7915); the checksums of TCP and UDP cover addresses,
+//! length and protocol of both families by the same sum, so that only the addresses make a difference.
 
 use std::{
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::Range,
 };
 
@@ -28,13 +30,23 @@ use crate::packet::{Flow, PacketSegments, Protocol};
 /// Bytes of the virtio header.
 pub(super) const VNET_HEADER: usize = 10;
 
-/// Largest buffer: the virtio header and the largest IPv4 packet.
-pub(super) const MAX_FRAME: usize = VNET_HEADER + 65_535;
+/// Largest buffer: the virtio header and the largest packet, which is one of IPv6 without options.
+pub(super) const MAX_FRAME: usize = VNET_HEADER + IPV6_HEADER + 65_535;
+
+/// Bytes of an IPv4 header without options.
+const IPV4_HEADER: usize = 20;
+
+/// Bytes of an IPv6 header.
+const IPV6_HEADER: usize = 40;
 
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
-const GSO_TCP: u8 = 1;
+const GSO_TCP4: u8 = 1;
+const GSO_TCP6: u8 = 4;
 const GSO_UDP: u8 = 5;
+
+/// A mark of the gso type: the segments' congestion notification.
+const GSO_ECN: u8 = 0x80;
 
 /// TCP flags that belong to the last, respectively the first, of several segments.
 const FIN_PSH: u8 = 0x09;
@@ -51,12 +63,56 @@ pub(super) struct TunFrame {
 }
 
 impl TunFrame {
-    /// Reads a buffer; `None` for what is not IPv4 or is malformed.
+    /// Reads a buffer; `None` for what is neither IPv4 nor IPv6, or is malformed.
     pub(super) fn read(bytes: Bytes) -> Option<Self> {
+        match bytes.get(VNET_HEADER)? >> 4 {
+            4 => Self::read_ipv4(bytes),
+            6 => Self::read_ipv6(bytes),
+            _ => None,
+        }
+    }
+
+    /// Extension headers are not looked behind: what has them is [`Protocol::Other`].
+    fn read_ipv6(bytes: Bytes) -> Option<Self> {
+        let ip = bytes.get(VNET_HEADER..)?;
+        let total = IPV6_HEADER + usize::from(number(ip, 4)?);
+        if total > ip.len() {
+            return None;
+        }
+        let ports = |protocol| Some((protocol, number(ip, 40)?, number(ip, 42)?));
+        let (protocol, from, to) = match ip[6] {
+            6 => ports(Protocol::Tcp)?,
+            17 => ports(Protocol::Udp)?,
+            58 => match ip.get(IPV6_HEADER)? {
+                128 => (Protocol::Echo, number(ip, 44)?, 0),
+                129 => (Protocol::Echo, 0, number(ip, 44)?),
+                _ => (Protocol::Other, 0, 0),
+            },
+            _ => (Protocol::Other, 0, 0),
+        };
+        let address = |at: usize| {
+            let octets: [u8; 16] = ip.get(at..at + 16)?.try_into().ok()?;
+            Some(Ipv6Addr::from(octets))
+        };
+        let flow = Flow {
+            protocol,
+            source: (address(8)?, from).into(),
+            destination: (address(24)?, to).into(),
+        };
+        let segments = segments(&bytes, IPV6_HEADER, total)?;
+        Some(Self {
+            bytes,
+            flow,
+            segments,
+            transport: VNET_HEADER + IPV6_HEADER,
+        })
+    }
+
+    fn read_ipv4(bytes: Bytes) -> Option<Self> {
         let ip = bytes.get(VNET_HEADER..)?;
         let header = usize::from(ip.first()? & 0x0f) * 4;
         let total = usize::from(number(ip, 2)?);
-        if ip[0] >> 4 != 4 || header < 20 || total < header || total > ip.len() {
+        if header < IPV4_HEADER || total < header || total > ip.len() {
             return None;
         }
         let fragment = number(ip, 6)? & 0x3fff != 0;
@@ -73,8 +129,8 @@ impl TunFrame {
         };
         let flow = Flow {
             protocol,
-            source: SocketAddrV4::new(address(ip, 12)?, from),
-            destination: SocketAddrV4::new(address(ip, 16)?, to),
+            source: (address(ip, 12)?, from).into(),
+            destination: (address(ip, 16)?, to).into(),
         };
         let segments = segments(&bytes, header, total)?;
         Some(Self {
@@ -101,16 +157,19 @@ impl TunFrame {
         } else {
             self.cut(range, out);
         }
+        let mut transport = self.transport;
         if flow != self.flow {
-            self.readdress(flow, out);
+            transport = self.readdress(flow, out);
         }
         if out[0] & NEEDS_CHECKSUM != 0 {
-            self.sum_pseudo_header(out);
+            sum_pseudo_header(flow.protocol, transport, out);
         }
-        let ip = &mut out[VNET_HEADER..self.transport];
-        put(ip, 10, 0);
-        let sum = !folded(sum(ip));
-        put(ip, 10, sum);
+        if flow.source.is_ipv4() {
+            let ip = &mut out[VNET_HEADER..transport];
+            put(ip, 10, 0);
+            let sum = !folded(sum(ip));
+            put(ip, 10, sum);
+        }
     }
 
     /// Some of the packets of a buffer that holds many.
@@ -131,11 +190,15 @@ impl TunFrame {
             out[4..6].fill(0);
         }
         let length = out.len() - VNET_HEADER;
-        let id = number(out, VNET_HEADER + 4)
-            .unwrap_or(0)
-            .wrapping_add(range.start as u16);
-        put(out, VNET_HEADER + 2, length as u16);
-        put(out, VNET_HEADER + 4, id);
+        if self.flow.source.is_ipv4() {
+            let id = number(out, VNET_HEADER + 4)
+                .unwrap_or(0)
+                .wrapping_add(range.start as u16);
+            put(out, VNET_HEADER + 2, length as u16);
+            put(out, VNET_HEADER + 4, id);
+        } else {
+            put(out, VNET_HEADER + 4, (length - IPV6_HEADER) as u16);
+        }
         let transport = self.transport;
         if self.flow.protocol == Protocol::Udp {
             let length = out.len() - transport;
@@ -158,47 +221,50 @@ impl TunFrame {
         }
     }
 
-    /// Other addresses and ports; a checksum that is complete is kept right.
-    fn readdress(&self, flow: Flow, out: &mut [u8]) {
-        let transport = self.transport;
+    /// Other addresses and ports, and where the family is another one, another header; a checksum that
+    /// is complete is kept right. Says where the transport header begins then.
+    fn readdress(&self, flow: Flow, out: &mut Vec<u8>) -> usize {
         let complete = out[0] & NEEDS_CHECKSUM == 0;
-        let mut change = 0_u32;
-        let mut replace = |out: &mut [u8], at: usize, new: u16, counts: bool| {
-            let old = number(out, at).unwrap_or(0);
-            put(out, at, new);
-            if counts {
-                change += u32::from(!old) + u32::from(new);
-            }
-        };
-        // An echo's checksum does not cover the addresses (RFC 792).
-        let covered = flow.protocol != Protocol::Echo;
-        for (at, end) in [(12, flow.source), (16, flow.destination)] {
-            let [a, b, c, d] = end.ip().octets();
-            replace(out, VNET_HEADER + at, u16::from_be_bytes([a, b]), covered);
-            replace(
-                out,
-                VNET_HEADER + at + 2,
-                u16::from_be_bytes([c, d]),
-                covered,
-            );
+        let before = sum(addresses(out));
+        let mut transport = self.transport;
+        if flow.source.is_ipv4() != self.flow.source.is_ipv4() {
+            transport = translate(flow, transport, out);
         }
+        let place = addresses_mut(out);
+        match (flow.source.ip(), flow.destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                place[..4].copy_from_slice(&source.octets());
+                place[4..].copy_from_slice(&destination.octets());
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                place[..16].copy_from_slice(&source.octets());
+                place[16..].copy_from_slice(&destination.octets());
+            }
+            // The model's flows are of one family.
+            _ => return transport,
+        }
+        // An echo's checksum covers the addresses in IPv6 only (RFC 792, RFC 4443).
+        let covered = flow.protocol != Protocol::Echo || flow.source.is_ipv6();
+        let mut change = match covered {
+            true => u32::from(!folded(before)) + sum(addresses(out)),
+            false => 0,
+        };
+        let mut replace = |at: usize, new: u16| {
+            change += u32::from(!number(out, at).unwrap_or(0)) + u32::from(new);
+            put(out, at, new);
+        };
         let (source, destination) = (flow.source.port(), flow.destination.port());
         let checksum = match flow.protocol {
-            Protocol::Other => return,
+            Protocol::Other => return transport,
             Protocol::Echo => {
                 // Whoever asks has the port that is not 0.
-                replace(out, transport + 4, source.max(destination), true);
+                replace(transport + 4, source.max(destination));
                 transport + 2
             }
             Protocol::Udp | Protocol::Tcp => {
-                replace(out, transport, source, true);
-                replace(out, transport + 2, destination, true);
-                transport
-                    + if flow.protocol == Protocol::Udp {
-                        6
-                    } else {
-                        16
-                    }
+                replace(transport, source);
+                replace(transport + 2, destination);
+                transport + checksum_offset(flow.protocol)
             }
         };
         let old = number(out, checksum).unwrap_or(0);
@@ -206,52 +272,155 @@ impl TunFrame {
         if complete && !none {
             put(out, checksum, !folded(u32::from(!old) + change));
         }
+        transport
     }
 
-    /// The part of the checksum that the device expects to find.
-    fn sum_pseudo_header(&self, out: &mut [u8]) {
-        let (protocol, at) = match self.flow.protocol {
-            Protocol::Tcp => (6_u32, self.transport + 16),
-            Protocol::Udp => (17, self.transport + 6),
-            Protocol::Echo | Protocol::Other => return,
-        };
-        let length = (out.len() - self.transport) as u32;
-        let addresses = sum(&out[VNET_HEADER + 12..VNET_HEADER + 20]);
-        put(out, at, folded(addresses + protocol + length));
-    }
-
-    /// The ICMP message that tells the sender what the link carries (RFC 792, RFC 1191), as a buffer
-    /// for its device.
+    /// The ICMP message that tells the sender what the link carries (RFC 792 and 1191, RFC 4443), as a
+    /// buffer for its device.
     pub(super) fn too_large(&self, mtu: u16, out: &mut Vec<u8>) {
-        /// Who says so: an address of the lab that no host has.
-        const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
         let ip = &self.bytes[VNET_HEADER..];
-        let quoted = &ip[..ip.len().min(self.transport - VNET_HEADER + 8)];
         out.clear();
-        out.resize(VNET_HEADER + 28, 0);
-        out.extend_from_slice(quoted);
-        let length = out.len() - VNET_HEADER;
-        let head = &mut out[VNET_HEADER..];
-        head[..2].copy_from_slice(&[0x45, 0]);
-        put(head, 2, length as u16);
-        head[8] = 64;
-        head[9] = 1;
-        head[12..16].copy_from_slice(&INTERNET.octets());
-        head[16..20].copy_from_slice(&self.flow.source.ip().octets());
-        let ip_sum = !folded(sum(&head[..20]));
-        put(head, 10, ip_sum);
-        head[20..22].copy_from_slice(&[3, 4]);
-        put(head, 26, mtu);
-        let icmp_sum = !folded(sum(&head[20..]));
-        put(head, 22, icmp_sum);
+        match self.flow.source.ip() {
+            IpAddr::V4(sender) => {
+                let quoted = &ip[..ip.len().min(self.transport - VNET_HEADER + 8)];
+                fragmentation_needed(sender, mtu, quoted, out);
+            }
+            IpAddr::V6(sender) => {
+                // Not more than fits the smallest MTU; the kernel looks at the first packet only.
+                let first = self.segments.bytes(0) as usize;
+                let quoted = &ip[..ip.len().min(first).min(1280 - IPV6_HEADER - 8)];
+                packet_too_big(sender, mtu, quoted, out);
+            }
+        }
     }
+}
+
+/// Who says that a packet is too large: an address of the lab that no host has.
+const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
+
+/// The same of IPv6.
+const INTERNET6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0xffff, 0, 0, 0, 1);
+
+fn fragmentation_needed(sender: Ipv4Addr, mtu: u16, quoted: &[u8], out: &mut Vec<u8>) {
+    out.resize(VNET_HEADER + IPV4_HEADER + 8, 0);
+    out.extend_from_slice(quoted);
+    let length = out.len() - VNET_HEADER;
+    let head = &mut out[VNET_HEADER..];
+    head[..2].copy_from_slice(&[0x45, 0]);
+    put(head, 2, length as u16);
+    head[8] = 64;
+    head[9] = 1;
+    head[12..16].copy_from_slice(&INTERNET.octets());
+    head[16..20].copy_from_slice(&sender.octets());
+    let ip_sum = !folded(sum(&head[..20]));
+    put(head, 10, ip_sum);
+    head[20..22].copy_from_slice(&[3, 4]);
+    put(head, 26, mtu);
+    let icmp_sum = !folded(sum(&head[20..]));
+    put(head, 22, icmp_sum);
+}
+
+fn packet_too_big(sender: Ipv6Addr, mtu: u16, quoted: &[u8], out: &mut Vec<u8>) {
+    out.resize(VNET_HEADER + IPV6_HEADER + 8, 0);
+    out.extend_from_slice(quoted);
+    let length = out.len() - VNET_HEADER - IPV6_HEADER;
+    let head = &mut out[VNET_HEADER..];
+    head[0] = 0x60;
+    put(head, 4, length as u16);
+    head[6] = 58;
+    head[7] = 64;
+    head[8..24].copy_from_slice(&INTERNET6.octets());
+    head[24..40].copy_from_slice(&sender.octets());
+    head[40] = 2;
+    put(head, 46, mtu);
+    let pseudo = sum(&head[8..40]) + 58 + length as u32;
+    let icmp_sum = !folded(sum(&head[40..]) + pseudo);
+    put(head, 42, icmp_sum);
+}
+
+/// Replaces the IP header by one of the other family, still without addresses; says where the
+/// transport header begins now (RFC 7915, 4.1 and 5.1).
+fn translate(flow: Flow, transport: usize, out: &mut Vec<u8>) -> usize {
+    let payload = out.len() - transport;
+    let old = &out[VNET_HEADER..transport];
+    let mut header = match flow.source.is_ipv4() {
+        true => vec![0; IPV4_HEADER],
+        false => vec![0; IPV6_HEADER],
+    };
+    if flow.source.is_ipv4() {
+        let class = old[0] << 4 | old[1] >> 4;
+        header[..2].copy_from_slice(&[0x45, class]);
+        put(&mut header, 2, (IPV4_HEADER + payload) as u16);
+        // Not to be fragmented.
+        header[6] = 0x40;
+        (header[8], header[9]) = (old[7], old[6]);
+    } else {
+        let class = old[1];
+        (header[0], header[1]) = (0x60 | class >> 4, class << 4);
+        put(&mut header, 4, payload as u16);
+        (header[6], header[7]) = (old[9], old[8]);
+    }
+    let begins = VNET_HEADER + header.len();
+    out.splice(VNET_HEADER..transport, header);
+    out[1] = match out[1] & !GSO_ECN {
+        GSO_TCP4 | GSO_TCP6 if flow.source.is_ipv4() => GSO_TCP4,
+        GSO_TCP4 | GSO_TCP6 => GSO_TCP6,
+        other => other,
+    } | out[1] & GSO_ECN;
+    // The bytes of headers, and where the checksum begins.
+    for at in [2, 6] {
+        let old = u16::from_ne_bytes([out[at], out[at + 1]]);
+        if usize::from(old) + VNET_HEADER >= transport {
+            let new = usize::from(old) + begins - transport;
+            out[at..at + 2].copy_from_slice(&(new as u16).to_ne_bytes());
+        }
+    }
+    begins
+}
+
+/// Both addresses of a buffer's packet, the source first.
+fn addresses(buffer: &[u8]) -> &[u8] {
+    &buffer[address_range(buffer)]
+}
+
+fn addresses_mut(buffer: &mut [u8]) -> &mut [u8] {
+    let range = address_range(buffer);
+    &mut buffer[range]
+}
+
+fn address_range(buffer: &[u8]) -> Range<usize> {
+    match buffer[VNET_HEADER] >> 4 {
+        4 => VNET_HEADER + 12..VNET_HEADER + 20,
+        _ => VNET_HEADER + 8..VNET_HEADER + 40,
+    }
+}
+
+/// Where the checksum stands in the header of TCP or UDP.
+const fn checksum_offset(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::Udp => 6,
+        _ => 16,
+    }
+}
+
+/// The part of the checksum that the device expects to find.
+fn sum_pseudo_header(protocol: Protocol, transport: usize, out: &mut [u8]) {
+    let number = match protocol {
+        Protocol::Tcp => 6_u32,
+        Protocol::Udp => 17,
+        Protocol::Echo | Protocol::Other => return,
+    };
+    let length = (out.len() - transport) as u32;
+    let addresses = sum(addresses(out));
+    let at = transport + checksum_offset(protocol);
+    put(out, at, folded(addresses + number + length));
 }
 
 fn segments(bytes: &[u8], header: usize, total: usize) -> Option<PacketSegments> {
     let ip = bytes.get(VNET_HEADER..)?;
     let whole = PacketSegments::one(u32::try_from(total).ok()?);
-    let transport = match bytes.get(1)? & !0x80 {
-        GSO_TCP => usize::from(ip.get(header + 12)? >> 4) * 4,
+    let transport = match bytes.get(1)? & !GSO_ECN {
+        GSO_TCP4 | GSO_TCP6 => usize::from(ip.get(header + 12)? >> 4) * 4,
         GSO_UDP => 8,
         _ => return Some(whole),
     };
@@ -378,12 +547,105 @@ mod tests {
         for packet in packets {
             let frame = TunFrame::read(packet).unwrap();
             let mut flow = frame.flow();
-            flow.source = SocketAddrV4::new(Ipv4Addr::new(10, 99, 255, 7), 61_234);
+            flow.source = (Ipv4Addr::new(10, 99, 255, 7), 61_234).into();
             let out = written(&frame, flow, 0..1);
             assert!(sums_hold(&out), "{flow}");
             let again = TunFrame::read(out.into()).unwrap();
             assert_eq!(again.flow(), flow);
         }
+    }
+
+    /// As `sums_hold`, for IPv6.
+    fn sums_hold_ipv6(packet: &[u8]) -> bool {
+        let ip = &packet[VNET_HEADER..];
+        let transport = &ip[40..];
+        let pseudo = sum(&ip[8..40]) + u32::from(ip[6]) + transport.len() as u32;
+        folded(sum(transport) + pseudo) == 0xffff
+    }
+
+    fn six(last: u16) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 2, 0, last, 0, 0, 0, last)
+    }
+
+    #[test]
+    fn packets_become_those_of_the_other_family_and_back_with_right_checksums() {
+        let packets = [
+            complete(17, &udp(b"hello"), 6),
+            complete(6, &tcp(b"hello!!", 0x18), 16),
+        ];
+        for packet in packets {
+            let frame = TunFrame::read(packet.clone()).unwrap();
+            let there = Flow {
+                source: (six(1), 61_234).into(),
+                destination: (six(2), 443).into(),
+                ..frame.flow()
+            };
+            let out = written(&frame, there, 0..1);
+            assert_eq!(out.len(), packet.len() + 20);
+            assert!(sums_hold_ipv6(&out), "{there}");
+            let frame = TunFrame::read(out.into()).unwrap();
+            assert_eq!(frame.flow(), there);
+            let other = Flow {
+                source: (six(3), 7).into(),
+                ..there
+            };
+            assert!(sums_hold_ipv6(&written(&frame, other, 0..1)), "{other}");
+            let back = TunFrame::read(packet.clone()).unwrap().flow();
+            let out = written(&frame, back, 0..1);
+            assert!(sums_hold(&out));
+            assert_eq!(out[VNET_HEADER + 20..], packet[VNET_HEADER + 20..]);
+        }
+    }
+
+    #[test]
+    fn segments_of_ipv6_are_cut_and_change_their_family() {
+        let payload: Vec<u8> = (0..250).map(|i| i as u8).collect();
+        let four = TunFrame::read(buffer(
+            6,
+            (GSO_TCP4, 100),
+            NEEDS_CHECKSUM,
+            &tcp(&payload, 0x10),
+        ))
+        .unwrap();
+        let there = Flow {
+            source: (six(1), 61_234).into(),
+            destination: (six(2), 443).into(),
+            ..four.flow()
+        };
+        let whole = written(&four, there, 0..3);
+        assert_eq!(
+            (whole[1], number(&whole, VNET_HEADER + 4)),
+            (GSO_TCP6, Some(270))
+        );
+        let frame = TunFrame::read(whole.into()).unwrap();
+        assert_eq!((frame.segments().count(), frame.segments().header), (3, 60));
+        let mut joined = Vec::new();
+        for index in 0..3_u32 {
+            let mut out = written(&frame, there, index..index + 1);
+            let at = VNET_HEADER + IPV6_HEADER;
+            let checksum = !folded(sum(&out[at..]));
+            put(&mut out, at + 16, checksum);
+            assert!(sums_hold_ipv6(&out));
+            joined.extend_from_slice(&out[at + 20..]);
+        }
+        assert_eq!(joined, payload);
+    }
+
+    #[test]
+    fn the_message_about_the_mtu_of_ipv6_quotes_the_packet() {
+        let four = TunFrame::read(complete(17, &udp(b"hello"), 6)).unwrap();
+        let flow = Flow {
+            source: (six(1), 5).into(),
+            destination: (six(2), 6).into(),
+            ..four.flow()
+        };
+        let frame = TunFrame::read(written(&four, flow, 0..1).into()).unwrap();
+        let mut out = Vec::new();
+        frame.too_large(1400, &mut out);
+        assert!(sums_hold_ipv6(&out));
+        let icmp = &out[VNET_HEADER + 40..];
+        assert_eq!((icmp[0], icmp[1], number(icmp, 6)), (2, 0, Some(1400)));
+        assert_eq!(&icmp[8..], &frame.bytes[VNET_HEADER..]);
     }
 
     #[test]
@@ -408,7 +670,7 @@ mod tests {
         let payload: Vec<u8> = (0..250).map(|i| i as u8).collect();
         let frame = TunFrame::read(buffer(
             6,
-            (GSO_TCP, 100),
+            (GSO_TCP4, 100),
             NEEDS_CHECKSUM,
             &tcp(&payload, 0x99),
         ))

@@ -20,9 +20,10 @@ use super::{
     router::PacketRouter,
 };
 use crate::{
-    fabric::{Fabric, NatProvider, PacketCounters},
+    fabric::{Fabric, NatProvider, PacketCounters, SiteChange},
+    link,
     nat::{EndpointDependence, NatKind, PortAllocation},
-    topology::{Site, Topology},
+    topology::{IpFamilies, Site, Topology},
 };
 
 /// Packets that a device holds for the router; a buffer of many counts once.
@@ -109,7 +110,7 @@ impl NamespaceNetwork {
                 continue;
             }
             for host in &site.hosts {
-                let (own, device) = lone(&topology.addresses(&host.name), site)
+                let (own, device) = lone(&topology.all_addresses(&host.name), site)
                     .map_err(failed(format!("the host `{}` cannot be made", host.name)))?;
                 devices.push(device);
                 hosts.push((host.name.clone(), own));
@@ -159,18 +160,54 @@ impl NamespaceNetwork {
         Ok(self.namespace(host)?.path())
     }
 
-    /// The address that a host itself has: behind a NAT, a private one.
+    /// As [`NamespaceNetwork::command`], and in there `/etc/hosts` names the network's hosts as
+    /// [`Topology::hosts_file`] says. It needs `unshare` and may mount; where it may not, the program sees
+    /// the machine's own file.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoHost`].
+    pub fn command_with_names(
+        &self,
+        host: &str,
+        program: impl AsRef<std::ffi::OsStr>,
+    ) -> Result<Command, LabError> {
+        // The file lies in memory, in mounts that nobody else sees.
+        const NAMED: &str = r#"{ mount -t tmpfs tmpfs /mnt && printf %s "$0" > /mnt/hosts &&
+            mount --bind /mnt/hosts /etc/hosts; umount /mnt; } 2>/dev/null
+            exec "$@""#;
+        let mut command = self.command(host, "unshare")?;
+        command.args(["--mount", "--", "sh", "-c", NAMED]);
+        command.arg(self.topology.hosts_file(host)).arg(program);
+        Ok(command)
+    }
+
+    /// The address that a host itself has: behind a NAT, a private one; of IPv6 only where it has none
+    /// of IPv4.
     ///
     /// # Errors
     ///
     /// [`LabError::NoHost`].
     pub fn address(&self, host: &str) -> Result<IpAddr, LabError> {
-        let addresses = self.topology.addresses(host);
-        addresses
-            .first()
-            .copied()
-            .map(IpAddr::V4)
-            .ok_or_else(|| self.no_host(host))
+        let addresses = self.topology.all_addresses(host);
+        let first = addresses.first().copied();
+        first.ok_or_else(|| self.no_host(host))
+    }
+
+    /// Changes a site while programs run. A router that nftables does ([`crate::topology`]) is not
+    /// changed by [`SiteChange::Rebind`].
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoHost`] where no site has this name, [`LabError::Failed`] where the router has
+    /// stopped.
+    pub fn change(&self, site: &str, change: SiteChange) -> Result<(), LabError> {
+        let mut sites = self.topology.sites.iter();
+        let number = sites.position(|own| own.name == site);
+        let number = number.ok_or_else(|| self.no_host(site))?;
+        self.router
+            .change(number, change)
+            .map_err(failed(format!("the site `{site}` cannot be changed")))
     }
 
     /// Does something inside a host, on a thread of its own. Sockets that are made there belong to
@@ -307,7 +344,10 @@ fn has(program: &str) -> bool {
 }
 
 fn rule_for(site: &Site) -> Option<&'static str> {
-    site.nat.as_ref().and_then(masquerade)
+    match &site.nats[..] {
+        [nat] if !site.ip.has_ipv6() => masquerade(nat),
+        _ => None,
+    }
 }
 
 /// Whether nftables is installed and the kernel can do NAT with it. Where not, the model does every
@@ -387,35 +427,49 @@ fn tun() -> io::Result<SyncDevice> {
 }
 
 /// Settings that every namespace has.
-fn settle(own: &NetworkNamespace) -> io::Result<()> {
+fn settle(own: &NetworkNamespace, ip: IpFamilies) -> io::Result<()> {
     // What one connection learnt of a path is not carried over to the next, so that repeats of a
     // measurement are repeats.
     own.set("ipv4/tcp_no_metrics_save", "1")?;
     own.set("ipv4/ip_unprivileged_port_start", "0")?;
     own.set("ipv4/ping_group_range", "0 0")?;
-    // Not there where the kernel has no IPv6.
     for which in ["all", "default"] {
-        let _ = own.set(&format!("ipv6/conf/{which}/disable_ipv6"), "1");
+        let set = |name: &str, value| own.set(&format!("ipv6/conf/{which}/{name}"), value);
+        if ip.has_ipv6() {
+            set("disable_ipv6", "0")?;
+            // No addresses but those of the topology.
+            set("addr_gen_mode", "1")?;
+        } else {
+            // Not there where the kernel has no IPv6.
+            let _ = set("disable_ipv6", "1");
+        }
     }
     Ok(())
 }
 
 /// A host that hangs on the router itself.
-fn lone(addresses: &[Ipv4Addr], site: &Site) -> io::Result<(NetworkNamespace, SyncDevice)> {
+fn lone(addresses: &[IpAddr], site: &Site) -> io::Result<(NetworkNamespace, SyncDevice)> {
     let own = NetworkNamespace::new()?;
-    settle(&own)?;
+    settle(&own, site.ip)?;
     let device = own.within(tun)??;
-    let mut batch = String::from("link set lo up\n");
+    // A link that carries less stands behind the host's own network.
+    let mtu = site.up.mtu.max(link::MTU);
+    let mut batch =
+        format!("link set lo up\nlink set eth0 mtu {mtu} txqueuelen {DEVICE_QUEUE} up\n");
     for address in addresses {
-        let _ = writeln!(batch, "address add {address}/32 dev eth0");
+        let _ = match address {
+            IpAddr::V4(address) => writeln!(batch, "address add {address}/32 dev eth0"),
+            IpAddr::V6(address) => writeln!(batch, "address add {address}/128 dev eth0 nodad"),
+        };
     }
-    let mtu = site.up.mtu;
-    let _ = writeln!(
-        batch,
-        "link set eth0 mtu {mtu} txqueuelen {DEVICE_QUEUE} up"
-    );
-    let source = addresses.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED);
-    let _ = writeln!(batch, "route add default dev eth0 src {source}");
+    for (default, is_family) in [
+        ("0.0.0.0/0", IpAddr::is_ipv4 as fn(&IpAddr) -> bool),
+        ("::/0", IpAddr::is_ipv6),
+    ] {
+        if let Some(source) = addresses.iter().find(|address| is_family(address)) {
+            let _ = writeln!(batch, "route add {default} dev eth0 src {source}");
+        }
+    }
     own.feed("ip", &["-batch", "-"], &batch)?;
     Ok((own, device))
 }
@@ -429,9 +483,9 @@ struct NftablesRouter {
 
 impl NftablesRouter {
     fn make(topology: &Topology, number: usize, site: &Site, rule: &str) -> io::Result<Self> {
-        let (own, device) = lone(&[topology.public(number)], site)?;
+        let (own, device) = lone(&[topology.public(number).into()], site)?;
         own.set("ipv4/ip_forward", "1")?;
-        let timeout = site.nat.as_ref().map_or(Duration::ZERO, |nat| nat.timeout);
+        let timeout = site.nats.first().map_or(Duration::ZERO, |nat| nat.timeout);
         let rules = nat_rules(rule);
         own.feed("nft", &["-f", "-"], &rules)?;
         for which in ["udp_timeout", "udp_timeout_stream"] {
@@ -458,7 +512,7 @@ fn behind(
     addresses: &[Ipv4Addr],
 ) -> io::Result<NetworkNamespace> {
     let own = NetworkNamespace::new()?;
-    settle(&own)?;
+    settle(&own, IpFamilies::Ipv4)?;
     let gateway = Ipv4Addr::new(192, 168, u8::try_from(site).unwrap_or(u8::MAX), 1);
     let lan = format!("lan{index}");
     let mut batch = format!(

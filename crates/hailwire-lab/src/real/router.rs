@@ -11,6 +11,7 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -21,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tun_rs::SyncDevice;
 
 use super::frame::{MAX_FRAME, TunFrame};
-use crate::fabric::{Fabric, FabricOutput, FabricPort, PacketCounters};
+use crate::fabric::{Fabric, FabricOutput, FabricPort, PacketCounters, SiteChange};
 
 /// Buffers read from one device before others have their turn.
 const MAX_READS_PER_TURN: usize = 16;
@@ -32,6 +33,7 @@ pub(super) struct PacketRouter {
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     wake: OwnedFd,
+    changes: mpsc::Sender<(usize, SiteChange)>,
     counters: Arc<Mutex<PacketCounters>>,
 }
 
@@ -42,12 +44,15 @@ impl PacketRouter {
             device.set_nonblocking(true)?;
         }
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&woken, true)?;
+        let (changes, asked) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let counters = Arc::new(Mutex::new(PacketCounters::default()));
         let mut running = RouterLoop {
             fabric,
             devices,
             woken,
+            asked,
             stop: Arc::clone(&stop),
             counters: Arc::clone(&counters),
             origin: Instant::now(),
@@ -66,8 +71,17 @@ impl PacketRouter {
             thread: Some(thread),
             stop,
             wake,
+            changes,
             counters,
         })
+    }
+
+    /// Changes a site (by its number) before the next packet. An error where the thread has ended.
+    pub(super) fn change(&self, site: usize, change: SiteChange) -> io::Result<()> {
+        let ended = || io::Error::other("the lab's router has stopped");
+        self.changes.send((site, change)).map_err(|_| ended())?;
+        rustix::io::write(&self.wake, &[0])?;
+        Ok(())
     }
 
     /// What became of the packets so far.
@@ -79,7 +93,7 @@ impl PacketRouter {
 impl Drop for PacketRouter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // The pipe is empty, so that this cannot fail or wait.
+        // The pipe is all but empty, so that this cannot fail or wait.
         let _ = rustix::io::write(&self.wake, &[0]);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -91,6 +105,7 @@ struct RouterLoop {
     fabric: Fabric<TunFrame>,
     devices: Vec<SyncDevice>,
     woken: OwnedFd,
+    asked: mpsc::Receiver<(usize, SiteChange)>,
     stop: Arc<AtomicBool>,
     counters: Arc<Mutex<PacketCounters>>,
     origin: Instant,
@@ -103,6 +118,11 @@ impl RouterLoop {
         let mut ready = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
             self.wait(&mut ready)?;
+            // Nothing to read there is no error: it was a packet that woke it.
+            let _ = rustix::io::read(&self.woken, &mut [0; 16]);
+            while let Ok((site, change)) = self.asked.try_recv() {
+                self.fabric.change(site, change);
+            }
             for index in ready.drain(..) {
                 self.read(index)?;
                 self.write()?;

@@ -16,11 +16,17 @@
 //! column. [`Topology::named`] knows those that come with the crate.
 //!
 //! Addresses follow from the order in the file. Site number *n*, from 0, has `198.18.n.1` (a
-//! network for benchmarks, RFC 2544); behind a NAT, hosts have `192.168.n.10` and upwards.
+//! network for benchmarks, RFC 2544); behind a NAT, hosts have `192.168.n.10` and upwards. Where a site
+//! has IPv6, its hosts have `2001:2:0:n::1` and upwards (RFC 5180).
 
 mod read;
 
-use std::{fmt, net::Ipv4Addr, path::Path, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::Path,
+    time::Duration,
+};
 
 use hailwire_kdl::FileError;
 use serde::Serialize;
@@ -33,6 +39,9 @@ pub const MAX_SITES: usize = 64;
 
 /// Most hosts of a site.
 pub const MAX_HOSTS: usize = 64;
+
+/// Most NATs of a site, one behind the other.
+pub const MAX_NATS: usize = 3;
 
 /// The topologies that come with the crate: name and file.
 pub const BUILT_IN: &[(&str, &str)] = &[
@@ -79,12 +88,46 @@ pub struct Site {
     pub up: LinkShape,
     /// From the internet.
     pub down: LinkShape,
-    /// Its NAT; without one, hosts have public addresses.
-    pub nat: Option<NatKind>,
+    /// The families of its hosts' addresses.
+    pub ip: IpFamilies,
+    /// Its NATs, the hosts' own router first; without one, hosts have public addresses of IPv4.
+    pub nats: Vec<NatKind>,
+    /// Whether hosts without IPv4 reach it through a NAT64 (RFC 6146) under the well-known prefix
+    /// `64:ff9b::/96` (RFC 6052).
+    pub nat64: bool,
     /// Its firewall.
     pub firewall: Option<FirewallPolicy>,
     /// The hosts behind it.
     pub hosts: Vec<Host>,
+}
+
+/// Which addresses hosts have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum IpFamilies {
+    /// `"4"`.
+    #[default]
+    #[serde(rename = "4")]
+    Ipv4,
+    /// `"6"`.
+    #[serde(rename = "6")]
+    Ipv6,
+    /// `"4+6"`.
+    #[serde(rename = "4+6")]
+    Both,
+}
+
+impl IpFamilies {
+    /// Whether IPv4 is among them.
+    #[must_use]
+    pub const fn has_ipv4(self) -> bool {
+        !matches!(self, Self::Ipv6)
+    }
+
+    /// Whether IPv6 is among them.
+    #[must_use]
+    pub const fn has_ipv6(self) -> bool {
+        !matches!(self, Self::Ipv4)
+    }
 }
 
 /// A firewall as a file says it.
@@ -93,10 +136,33 @@ pub struct Site {
 pub enum FirewallPolicy {
     /// `"no-udp"`.
     NoUdp,
+    /// `"no-udp-in"`.
+    NoUdpIn,
+    /// `"no-ipv6"`.
+    NoIpv6,
     /// `"only-tcp-443"`.
     OnlyTcp443,
     /// `"only-relay" to="HOST"`.
     OnlyRelay(String),
+    /// `"only-proxy" to="HOST"`.
+    OnlyProxy(String),
+}
+
+impl FirewallPolicy {
+    /// The one host that may be reached, where there is one.
+    #[must_use]
+    pub fn only_host(&self) -> Option<&str> {
+        match self {
+            Self::OnlyRelay(host) | Self::OnlyProxy(host) => Some(host),
+            Self::NoUdp | Self::NoUdpIn | Self::NoIpv6 | Self::OnlyTcp443 => None,
+        }
+    }
+
+    /// Whether a connection over IPv4 may come in.
+    #[must_use]
+    pub const fn lets_tcp_in(&self) -> bool {
+        matches!(self, Self::NoUdp | Self::NoUdpIn | Self::NoIpv6)
+    }
 }
 
 /// A machine.
@@ -223,24 +289,95 @@ impl Topology {
             .map(|(site, _)| site)
     }
 
-    /// The addresses that a host itself has, the main one first; private ones behind a NAT. Empty for
-    /// an unknown host.
+    /// The addresses of IPv4 that a host itself has, the main one first; private ones behind a NAT.
+    /// Empty for an unknown host and for one without IPv4.
     #[must_use]
     pub fn addresses(&self, host: &str) -> Vec<Ipv4Addr> {
+        let of = |number, site: &Site, index| site.ip.has_ipv4().then(|| site.inner(number, index));
+        self.each_address(host, of)
+    }
+
+    /// The addresses of IPv6 that a host has, the main one first. Empty for an unknown host and for
+    /// one without IPv6.
+    #[must_use]
+    pub fn ipv6_addresses(&self, host: &str) -> Vec<Ipv6Addr> {
+        let of = |number: usize, site: &Site, index| {
+            let number = u16::try_from(number).unwrap_or(u16::MAX);
+            let last = 1 + u16::from(index);
+            let address = Ipv6Addr::new(0x2001, 2, 0, number, 0, 0, 0, last);
+            site.ip.has_ipv6().then_some(address)
+        };
+        self.each_address(host, of)
+    }
+
+    /// All addresses that a host itself has, those of IPv4 first.
+    #[must_use]
+    pub fn all_addresses(&self, host: &str) -> Vec<IpAddr> {
+        let four = self.addresses(host).into_iter().map(IpAddr::V4);
+        let six = self.ipv6_addresses(host).into_iter().map(IpAddr::V6);
+        four.chain(six).collect()
+    }
+
+    /// What `of` says to each address of a host: the site's number, the site, and the address's
+    /// number within the site.
+    fn each_address<T>(&self, host: &str, of: impl Fn(usize, &Site, u8) -> Option<T>) -> Vec<T> {
         let Some(number) = self.site_of(host) else {
             return Vec::new();
         };
         let site = &self.sites[number];
         let before = site.hosts.iter().take_while(|h| h.name != host);
         let first: u8 = before.map(|h| h.addresses).sum();
-        let count = site
-            .hosts
-            .iter()
-            .find(|h| h.name == host)
-            .map_or(0, |h| h.addresses);
-        (first..first + count)
-            .map(|i| site.inner(number, i))
+        let own = site.hosts.iter().find(|h| h.name == host);
+        let count = own.map_or(0, |h| h.addresses);
+        let indices = first..first + count;
+        indices
+            .filter_map(|index| of(number, site, index))
             .collect()
+    }
+
+    /// The names of the network as `asker` is told them, in the form of `/etc/hosts`: each host that
+    /// it can reach by an address, in the families that `asker` has. Behind a NAT64, who has no IPv6
+    /// has an address under its prefix (DNS64, RFC 6147).
+    #[must_use]
+    pub fn hosts_file(&self, asker: &str) -> String {
+        let mut file = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
+        let Some(own) = self.site_of(asker) else {
+            return file;
+        };
+        let Site { ip, nat64, .. } = self.sites[own];
+        for (number, host) in self.hosts() {
+            let near = number == own || self.sites[number].nats.is_empty();
+            let four = self.addresses(&host.name).into_iter().filter(|_| near);
+            let six = self.ipv6_addresses(&host.name);
+            let addresses: Vec<IpAddr> = match (ip.has_ipv4(), ip.has_ipv6()) {
+                (true, false) => four.map(IpAddr::V4).collect(),
+                (true, true) => {
+                    let six = six.into_iter().map(IpAddr::V6);
+                    six.chain(four.map(IpAddr::V4)).collect()
+                }
+                (false, _) if six.is_empty() && nat64 => {
+                    four.map(crate::nat::embed).map(IpAddr::V6).collect()
+                }
+                (false, _) => six.into_iter().map(IpAddr::V6).collect(),
+            };
+            for address in addresses {
+                let _ = writeln!(file, "{address} {}", host.name);
+            }
+        }
+        file
+    }
+
+    /// The address outside of a site's NAT `level`, 0 being the hosts' own router. The last is
+    /// [`Topology::public`], those before it are of the space that carriers share (RFC 6598).
+    #[must_use]
+    pub fn external(&self, site: usize, level: usize) -> Ipv4Addr {
+        match self.sites.get(site) {
+            Some(own) if level + 1 < own.nats.len() => {
+                let low = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+                Ipv4Addr::new(100, 64, low(site), 1 + low(level))
+            }
+            _ => self.public(site),
+        }
     }
 
     /// The address under which the internet sees a site.
@@ -295,9 +432,9 @@ impl Site {
     /// Address `index` behind this site.
     fn inner(&self, number: usize, index: u8) -> Ipv4Addr {
         let number = u8::try_from(number).unwrap_or(u8::MAX);
-        match self.nat {
-            Some(_) => Ipv4Addr::new(192, 168, number, 10 + index),
-            None => Ipv4Addr::new(198, 18, number, 1 + index),
+        match self.nats.is_empty() {
+            false => Ipv4Addr::new(192, 168, number, 10 + index),
+            true => Ipv4Addr::new(198, 18, number, 1 + index),
         }
     }
 }
@@ -306,8 +443,11 @@ impl fmt::Display for FirewallPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoUdp => f.write_str("no UDP"),
+            Self::NoUdpIn => f.write_str("no UDP comes in"),
+            Self::NoIpv6 => f.write_str("IPv6 goes nowhere"),
             Self::OnlyTcp443 => f.write_str("only TCP to port 443"),
             Self::OnlyRelay(host) => write!(f, "only to {host}"),
+            Self::OnlyProxy(host) => write!(f, "only TCP to {host}"),
         }
     }
 }
@@ -375,5 +515,41 @@ mod tests {
         assert_eq!(of("b"), [1, 2].map(|last| Ipv4Addr::new(198, 18, 1, last)));
         assert_eq!(topology.public(0), Ipv4Addr::new(198, 18, 0, 1));
         assert!(of("nobody").is_empty());
+    }
+
+    #[test]
+    fn a_site_has_the_families_that_it_names() {
+        let text = "site \"six\" ip=\"6\" { nat64; host \"a\" }\nhost \"b\"\nhost \"c\" ip=\"4+6\"";
+        let topology = Topology::parse(text, "t").unwrap();
+        assert!(topology.addresses("a").is_empty());
+        let six = |number| Ipv6Addr::new(0x2001, 2, 0, number, 0, 0, 0, 1);
+        assert_eq!(topology.ipv6_addresses("a"), [six(0)]);
+        assert!(topology.ipv6_addresses("b").is_empty());
+        let four = Ipv4Addr::new(198, 18, 2, 1);
+        assert_eq!(
+            topology.all_addresses("c"),
+            [IpAddr::V4(four), IpAddr::V6(six(2))]
+        );
+        let told = |asker, host: &str| {
+            let file = topology.hosts_file(asker);
+            let lines = file.lines().filter_map(|line| line.split_once(' '));
+            let own = lines.filter(|(_, name)| *name == host);
+            own.map(|(address, _)| address.to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told("a", "b"), ["64:ff9b::c612:101"]);
+        assert_eq!(told("a", "c"), ["2001:2:0:2::1"], "no need of the NAT64");
+        assert_eq!(told("b", "c"), ["198.18.2.1"]);
+        assert!(told("b", "a").is_empty());
+        assert_eq!(told("c", "b"), ["198.18.1.1"]);
+    }
+
+    #[test]
+    fn nats_stand_one_behind_the_other() {
+        let text = "site \"home\" { nat; nat timeout=\"30s\"; host \"a\" }";
+        let topology = Topology::parse(text, "t").unwrap();
+        assert_eq!(topology.external(0, 0), Ipv4Addr::new(100, 64, 0, 1));
+        assert_eq!(topology.external(0, 1), topology.public(0));
+        assert_eq!(topology.sites[0].nats[1].timeout.as_secs(), 30);
     }
 }

@@ -7,7 +7,7 @@ use hailwire_kdl::{
     suggestion, text,
 };
 
-use super::{FirewallPolicy, Host, MAX_HOSTS, MAX_SITES, Site, Topology};
+use super::{FirewallPolicy, Host, IpFamilies, MAX_HOSTS, MAX_NATS, MAX_SITES, Site, Topology};
 use crate::{
     link::LinkShape,
     nat::{EndpointDependence, NatKind, PortAllocation},
@@ -38,7 +38,7 @@ pub(super) fn topology(file: &str) -> Result<Topology, TextMistake> {
     Ok(topology)
 }
 
-/// Every name once, at least one host, and relays that exist and are reachable.
+/// Every name once, at least one host, and relays and proxies that exist and are reachable.
 fn check_names(document: &KdlDocument, topology: &Topology) -> Result<(), TextMistake> {
     let mut seen = HashSet::new();
     for (_, host) in topology.hosts() {
@@ -53,15 +53,16 @@ fn check_names(document: &KdlDocument, topology: &Topology) -> Result<(), TextMi
         );
     }
     for site in &topology.sites {
-        let Some(FirewallPolicy::OnlyRelay(relay)) = &site.firewall else {
+        let Some(only) = site.firewall.as_ref().and_then(FirewallPolicy::only_host) else {
             continue;
         };
-        let public = topology
-            .site_of(relay)
-            .is_some_and(|s| topology.sites[s].nat.is_none());
+        let public = topology.site_of(only).is_some_and(|s| {
+            let own = &topology.sites[s];
+            own.nats.is_empty() && own.ip.has_ipv4()
+        });
         if !public {
-            let what = format!("the relay `{relay}` is not a host with a public address");
-            return Err(TextMistake::at(last_mention(document, relay), what));
+            let what = format!("`{only}` is not a host with a public address of IPv4");
+            return Err(TextMistake::at(last_mention(document, only), what));
         }
     }
     Ok(())
@@ -79,15 +80,21 @@ fn last_mention(document: &KdlDocument, name: &str) -> usize {
 }
 
 fn site(node: &KdlNode) -> Result<Site, TextMistake> {
-    let mut site = empty_site(name(node, &[])?);
-    for inner in children(node, &["link", "nat", "firewall", "host"], &["host"])? {
+    let mut site = empty_site(name(node, &["ip"])?, families(node)?);
+    let known = ["link", "nat", "nat64", "firewall", "host"];
+    for inner in children(node, &known, &["host", "nat"])? {
         match inner.name().value() {
             "link" => (site.up, site.down) = link(inner)?,
-            "nat" => site.nat = Some(nat(inner)?),
+            "nat" => site.nats.push(nat(inner)?),
+            "nat64" => {
+                no_entries(inner)?;
+                children(inner, &[], &[])?;
+                site.nat64 = true;
+            }
             "firewall" => site.firewall = Some(firewall(inner)?),
             _ => {
                 children(inner, &[], &[])?;
-                site.hosts.push(host(inner)?);
+                site.hosts.push(host(inner, &["addresses"])?);
             }
         }
     }
@@ -95,12 +102,52 @@ fn site(node: &KdlNode) -> Result<Site, TextMistake> {
         let what = format!("a site has 1 to {MAX_HOSTS} hosts");
         return Err(TextMistake::of(node, what).hint("write: host \"a\""));
     }
+    if site.nats.len() > MAX_NATS {
+        let what = format!("a site has at most {MAX_NATS} NATs");
+        return Err(TextMistake::of(node, what));
+    }
+    if !site.nats.is_empty() && !site.ip.has_ipv4() {
+        return Err(TextMistake::of(node, "a site without IPv4 has a `nat`")
+            .hint("`nat64` lets hosts without IPv4 reach it; or write ip=\"4+6\""));
+    }
+    if site.nat64 && site.ip.has_ipv4() {
+        return Err(TextMistake::of(node, "a site with IPv4 has a `nat64`")
+            .hint("write ip=\"6\": a NAT64 is for hosts without IPv4"));
+    }
+    wide_enough(node, &site)?;
     Ok(site)
 }
 
+/// Links that carry IPv6 carry packets of 1,280 bytes (RFC 8200, section 5).
+fn wide_enough(node: &KdlNode, site: &Site) -> Result<(), TextMistake> {
+    match site.ip.has_ipv6() && site.up.mtu.min(site.down.mtu) < 1280 {
+        true => Err(TextMistake::of(
+            node,
+            "IPv6 needs an `mtu` of at least 1280",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The families that a site or a lone host names.
+fn families(node: &KdlNode) -> Result<IpFamilies, TextMistake> {
+    let Some(entry) = property(node, "ip") else {
+        return Ok(IpFamilies::default());
+    };
+    match text(node, entry)? {
+        "4" => Ok(IpFamilies::Ipv4),
+        "6" => Ok(IpFamilies::Ipv6),
+        "4+6" => Ok(IpFamilies::Both),
+        _ => Err(TextMistake::in_value(
+            entry,
+            "`ip` is \"4\", \"6\" or \"4+6\"",
+        )),
+    }
+}
+
 fn lone_host(node: &KdlNode) -> Result<Site, TextMistake> {
-    let host = host(node)?;
-    let mut site = empty_site(host.name.clone());
+    let host = host(node, &["addresses", "ip"])?;
+    let mut site = empty_site(host.name.clone(), families(node)?);
     for inner in children(node, &["link", "firewall"], &[])? {
         match inner.name().value() {
             "link" => (site.up, site.down) = link(inner)?,
@@ -108,22 +155,25 @@ fn lone_host(node: &KdlNode) -> Result<Site, TextMistake> {
         }
     }
     site.hosts.push(host);
+    wide_enough(node, &site)?;
     Ok(site)
 }
 
-fn empty_site(name: String) -> Site {
+fn empty_site(name: String, ip: IpFamilies) -> Site {
     Site {
         name,
         up: LinkShape::default(),
         down: LinkShape::default(),
-        nat: None,
+        ip,
+        nats: Vec::new(),
+        nat64: false,
         firewall: None,
         hosts: Vec::new(),
     }
 }
 
-fn host(node: &KdlNode) -> Result<Host, TextMistake> {
-    let name = name(node, &["addresses"])?;
+fn host(node: &KdlNode, known: &[&str]) -> Result<Host, TextMistake> {
+    let name = name(node, known)?;
     let addresses = match property(node, "addresses") {
         None => 1,
         Some(entry) => whole(entry, "addresses", 1, 3)?,
@@ -185,8 +235,12 @@ fn shape(node: &KdlNode, shape: &mut LinkShape) -> Result<(), TextMistake> {
         "rate" => shape.rate = Some(rate(node, only(node)?)?),
         "queue" => shape.queue = Some(bytes(node, only(node)?)?),
         "mtu" => {
-            let mtu = whole(only(node)?, "mtu", 576, 9000)?;
+            let mtu = whole(argument(node, &["icmp"])?, "mtu", 576, 9000)?;
             shape.mtu = u16::try_from(mtu).unwrap_or(crate::link::MTU);
+            shape.mtu_told = match property(node, "icmp") {
+                Some(icmp) => flag(icmp, "icmp")?,
+                None => true,
+            };
         }
         _ => {
             shape.reorder = share(node, argument(node, &["by"])?)?;
@@ -207,10 +261,7 @@ fn nat(node: &KdlNode) -> Result<NatKind, TextMistake> {
         match entry.name().map(KdlIdentifier::value) {
             Some("mapping") => nat.mapping = dependence(node, entry)?,
             Some("filtering") => nat.filtering = dependence(node, entry)?,
-            Some("hairpin") => {
-                let wrong = || TextMistake::at(at, "`hairpin` is #true or #false");
-                nat.hairpin = entry.value().as_bool().ok_or_else(wrong)?;
-            }
+            Some("hairpin") => nat.hairpin = flag(entry, "hairpin")?,
             Some("ports") => {
                 nat.ports = match text(node, entry)? {
                     "preserve" => PortAllocation::Preserve,
@@ -226,6 +277,16 @@ fn nat(node: &KdlNode) -> Result<NatKind, TextMistake> {
         }
     }
     Ok(nat)
+}
+
+fn flag(entry: &KdlEntry, what: &str) -> Result<bool, TextMistake> {
+    let wrong = || {
+        TextMistake::at(
+            entry.span().offset(),
+            format!("`{what}` is #true or #false"),
+        )
+    };
+    entry.value().as_bool().ok_or_else(wrong)
 }
 
 fn dependence(node: &KdlNode, entry: &KdlEntry) -> Result<EndpointDependence, TextMistake> {
@@ -248,13 +309,22 @@ fn firewall(node: &KdlNode) -> Result<FirewallPolicy, TextMistake> {
     let at = rule.span().offset();
     match (text(node, rule)?, property(node, "to")) {
         ("no-udp", None) => Ok(FirewallPolicy::NoUdp),
+        ("no-udp-in", None) => Ok(FirewallPolicy::NoUdpIn),
+        ("no-ipv6", None) => Ok(FirewallPolicy::NoIpv6),
         ("only-tcp-443", None) => Ok(FirewallPolicy::OnlyTcp443),
         ("only-relay", Some(to)) => Ok(FirewallPolicy::OnlyRelay(text(node, to)?.to_owned())),
-        ("only-relay", None) => Err(TextMistake::at(at, "the relay is not named")
-            .hint("write: firewall \"only-relay\" to=\"HOST\"")),
-        (_, Some(to)) => Err(TextMistake::in_value(to, "`to` belongs to \"only-relay\"")),
+        ("only-proxy", Some(to)) => Ok(FirewallPolicy::OnlyProxy(text(node, to)?.to_owned())),
+        (only @ ("only-relay" | "only-proxy"), None) => {
+            let what = format!("the {} is not named", &only["only-".len()..]);
+            let hint = format!("write: firewall \"{only}\" to=\"HOST\"");
+            Err(TextMistake::at(at, what).hint(hint))
+        }
+        (_, Some(to)) => Err(TextMistake::in_value(
+            to,
+            "`to` belongs to \"only-relay\" and \"only-proxy\"",
+        )),
         (other, None) => Err(TextMistake::at(at, format!("`{other}` is not a firewall"))
-            .hint("known here: no-udp, only-tcp-443, only-relay")),
+            .hint("known here: no-udp, no-udp-in, no-ipv6, only-tcp-443, only-relay, only-proxy")),
     }
 }
 

@@ -22,7 +22,7 @@ use std::{
     collections::{HashMap, VecDeque},
     hash::Hasher as _,
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
@@ -150,7 +150,7 @@ impl VirtualNetwork {
         let mut state = self.shared.lock();
         let port = state
             .fabric
-            .port(*local.ip())
+            .port(IpAddr::V4(*local.ip()))
             .ok_or(io::ErrorKind::AddrNotAvailable)?;
         if local.port() == 0 {
             local = state
@@ -217,8 +217,8 @@ impl SharedNetwork {
     ) {
         let flow = Flow {
             protocol: Protocol::Udp,
-            source,
-            destination,
+            source: source.into(),
+            destination: destination.into(),
         };
         let bytes = HEADERS + u32::try_from(payload.len()).unwrap_or(u32::MAX - HEADERS);
         let payload = Bytes::copy_from_slice(payload);
@@ -244,12 +244,17 @@ impl SharedNetwork {
 
 impl NetworkState {
     fn arrive(&mut self, now: Duration, flow: Flow, payload: Bytes) {
-        self.trace.packet(now, flow, payload.len());
-        let Some(unread) = self.unread.get_mut(&flow.destination) else {
+        // Sockets in memory are of IPv4 only.
+        let (SocketAddr::V4(source), SocketAddr::V4(destination)) = (flow.source, flow.destination)
+        else {
+            return;
+        };
+        self.trace.packet(now, [source, destination], payload.len());
+        let Some(unread) = self.unread.get_mut(&destination) else {
             return;
         };
         if unread.datagrams.len() < MAX_UNREAD {
-            unread.datagrams.push_back((payload, flow.source));
+            unread.datagrams.push_back((payload, source));
         }
         unread.readers.drain(..).for_each(Waker::wake);
     }
@@ -291,9 +296,9 @@ impl Default for FnvHasher {
 }
 
 impl FnvHasher {
-    fn packet(&mut self, now: Duration, flow: Flow, length: usize) {
+    fn packet(&mut self, now: Duration, ends: [SocketAddrV4; 2], length: usize) {
         self.write(&now.as_nanos().to_le_bytes());
-        for end in [flow.source, flow.destination] {
+        for end in ends {
             self.write(&end.ip().octets());
             self.write(&end.port().to_le_bytes());
         }

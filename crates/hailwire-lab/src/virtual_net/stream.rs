@@ -67,11 +67,15 @@ pub(super) fn connect(
     let (near, far) = (site(from)?, site(to)?);
     let together = topology.site_of(from) == topology.site_of(to);
     let lets_out = match &near.firewall {
-        None | Some(FirewallPolicy::NoUdp) => true,
         Some(FirewallPolicy::OnlyTcp443) => port == 443,
-        Some(FirewallPolicy::OnlyRelay(relay)) => relay == to,
+        Some(wall) => wall.only_host().is_none_or(|only| only == to),
+        None => true,
     };
-    let lets_in = far.nat.is_none() && matches!(far.firewall, None | Some(FirewallPolicy::NoUdp));
+    let lets_in = far.nats.is_empty()
+        && far
+            .firewall
+            .as_ref()
+            .is_none_or(FirewallPolicy::lets_tcp_in);
     let refused = !lets_out || !lets_in;
     if refused && !together {
         return Err(io::ErrorKind::TimedOut.into());

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::fs::MetadataExt as _,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -11,6 +11,9 @@ use std::{
 
 use hailwire_lab::{
     Topology, check,
+    fabric::SiteChange,
+    firewall::FirewallRule,
+    nat,
     real::{self, LabError, NamespaceNetwork},
 };
 
@@ -121,12 +124,17 @@ fn tcp_finds_the_mtu_of_a_link_in_the_middle() {
 
 /// Sends a body from `a` to `b` over one TCP connection.
 fn carried(network: &NamespaceNetwork, body: &[u8]) -> Vec<u8> {
-    let address = SocketAddr::new(network.address("b").unwrap(), 0);
+    carried_to(network, network.address("b").unwrap(), body)
+}
+
+/// The same to one of its addresses.
+fn carried_to(network: &NamespaceNetwork, to: IpAddr, body: &[u8]) -> Vec<u8> {
+    let address = SocketAddr::new(host_side(to), 0);
     let listener = network
         .within("b", || TcpListener::bind(address))
         .unwrap()
         .unwrap();
-    let to = listener.local_addr().unwrap();
+    let to = SocketAddr::new(to, listener.local_addr().unwrap().port());
     let mut near = network
         .within("a", || TcpStream::connect(to))
         .unwrap()
@@ -138,6 +146,125 @@ fn carried(network: &NamespaceNetwork, body: &[u8]) -> Vec<u8> {
         far.read_to_end(&mut received).unwrap();
         received
     })
+}
+
+/// The address that a host itself has, where others reach it through a NAT64.
+fn host_side(address: IpAddr) -> IpAddr {
+    let embedded = match address {
+        IpAddr::V6(address) => nat::embedded(address),
+        IpAddr::V4(_) => None,
+    };
+    embedded.map_or(address, IpAddr::V4)
+}
+
+const SIX: &str = "site \"six\" ip=\"6\" { link { delay \"1ms\" }; nat64; host \"a\" }
+    host \"b\" ip=\"4+6\"
+    host \"c\" ip=\"4+6\" { firewall \"no-ipv6\" }";
+
+#[test]
+fn bytes_cross_ipv6_and_a_nat64_unchanged() {
+    let _turn = turn();
+    let Some(network) = network_or_skip(&parsed(SIX)) else {
+        return;
+    };
+    let body: Vec<u8> = (0..5_000_000_u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let topology = network.topology();
+    let six = topology.ipv6_addresses("b")[0];
+    let through = nat::embed(topology.addresses("b")[0]);
+    for to in [six, through] {
+        assert!(carried_to(&network, to.into(), &body) == body, "{to}");
+        assert_eq!(datagram(&network, to.into(), 1200), Some(1200), "{to}");
+    }
+    let nowhere = topology.ipv6_addresses("c")[0];
+    assert_eq!(datagram(&network, nowhere.into(), 100), None);
+    let counters = network.counters();
+    assert!(counters.firewall > 0, "{counters:?}");
+}
+
+/// Sends a datagram from `a` to the host that has this address, and says how large it arrives.
+fn datagram(network: &NamespaceNetwork, to: IpAddr, bytes: usize) -> Option<usize> {
+    let own = host_side(to);
+    let hosts = network.topology().hosts();
+    let mut names = hosts.map(|(_, host)| host.name.clone());
+    let host = names
+        .find(|name| network.topology().all_addresses(name).contains(&own))
+        .unwrap();
+    let far = network
+        .within(&host, || UdpSocket::bind((own, 0)))
+        .unwrap()
+        .unwrap();
+    far.set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
+    let to = SocketAddr::new(to, far.local_addr().unwrap().port());
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let near = network
+        .within("a", || UdpSocket::bind((any, 0)))
+        .unwrap()
+        .unwrap();
+    near.send_to(&vec![1; bytes], to).unwrap();
+    far.recv(&mut [0; 2000]).ok()
+}
+
+#[test]
+fn a_silent_mtu_tells_nobody_and_one_way_udp_goes_out_only() {
+    let _turn = turn();
+    let Some(network) = network_or_skip(&parsed(
+        "host \"a\" { link { mtu 1280 icmp=#false } }
+         host \"b\"
+         host \"c\" { firewall \"no-udp-in\" }",
+    )) else {
+        return;
+    };
+    let b = network.address("b").unwrap();
+    assert_eq!(datagram(&network, b, 1252), Some(1252));
+    for _ in 0..2 {
+        // Nobody says so: the second is sent as the first was.
+        assert_eq!(datagram(&network, b, 1253), None);
+    }
+    assert_eq!(network.counters().too_large, 2);
+    assert_eq!(datagram(&network, network.address("c").unwrap(), 10), None);
+    assert_eq!(network.counters().firewall, 1);
+}
+
+#[test]
+fn a_running_network_changes() {
+    let _turn = turn();
+    let Some(network) = network_or_skip(&parsed("host \"a\"\nhost \"b\"")) else {
+        return;
+    };
+    let b = network.address("b").unwrap();
+    assert_eq!(datagram(&network, b, 10), Some(10));
+    let wall = SiteChange::Firewall(Some(FirewallRule::NoUdp));
+    network.change("a", wall).unwrap();
+    assert_eq!(datagram(&network, b, 10), None);
+    network.change("a", SiteChange::Firewall(None)).unwrap();
+    assert_eq!(datagram(&network, b, 10), Some(10));
+    assert!(network.change("nobody", SiteChange::Rebind).is_err());
+}
+
+#[test]
+fn a_program_is_told_the_networks_names() {
+    let _turn = turn();
+    let Some(network) = network_or_skip(&parsed(SIX)) else {
+        return;
+    };
+    let asked = |host: &str, name: &str| {
+        let mut command = network.command_with_names(host, "getent").unwrap();
+        let out = command.args(["ahosts", name]).output().unwrap();
+        let out = String::from_utf8(out.stdout).unwrap();
+        out.split_whitespace().next().unwrap_or_default().to_owned()
+    };
+    if asked("b", "b").is_empty() {
+        hailwire_skip::skipped("nothing can be mounted here");
+        return;
+    }
+    assert_eq!(asked("a", "b"), "2001:2:0:1::1");
+    assert_eq!(asked("b", "a"), "2001:2::1");
 }
 
 #[test]

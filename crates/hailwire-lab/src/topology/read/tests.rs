@@ -40,17 +40,18 @@ fn everything_that_a_file_can_say_is_read() {
             rate: Some(1_500_000),
             queue: Some(65536),
             mtu: 1400,
+            mtu_told: true,
         }
     );
     assert_eq!(
-        home.nat,
-        Some(NatKind {
+        home.nats,
+        [NatKind {
             mapping: EndpointDependence::AddressDependent,
             filtering: EndpointDependence::EndpointIndependent,
             hairpin: true,
             ports: PortAllocation::Random,
             timeout: Duration::from_secs(30),
-        })
+        }]
     );
     assert_eq!(home.firewall, Some(FirewallPolicy::OnlyRelay("hub".into())));
     assert_eq!(topology.sites[1].firewall, Some(FirewallPolicy::NoUdp));
@@ -111,6 +112,43 @@ fn mistakes_are_named_with_line_and_column() {
             "public address",
         ),
         ("host \"a\" {", 1, 10, "not KDL"),
+        ("host \"a\" ip=\"5\"", 1, 10, "\"4\", \"6\" or \"4+6\""),
+        (
+            "site \"s\" ip=\"6\" { nat; host \"a\" }",
+            1,
+            1,
+            "without IPv4 has a `nat`",
+        ),
+        (
+            "site \"s\" { nat64; host \"a\" }",
+            1,
+            1,
+            "with IPv4 has a `nat64`",
+        ),
+        (
+            "site \"s\" { nat; nat; nat; nat; host \"a\" }",
+            1,
+            1,
+            "at most 3 NATs",
+        ),
+        (
+            "host \"a\" ip=\"6\" { link { mtu 1000 } }",
+            1,
+            1,
+            "at least 1280",
+        ),
+        (
+            "host \"a\" { link { mtu 1280 icmp=1 } }",
+            1,
+            28,
+            "#true or #false",
+        ),
+        (
+            "host \"a\" { firewall \"only-proxy\" }",
+            1,
+            21,
+            "the proxy is not named",
+        ),
     ];
     for (text, line, column, what) in cases {
         let found = mistake(text);
@@ -133,4 +171,27 @@ fn sites_and_hosts_are_bounded() {
             .2
             .contains("1 to 64 hosts")
     );
+}
+
+#[test]
+fn families_several_nats_and_silent_links_are_read() {
+    let topology = good(
+        "site \"s\" ip=\"4+6\" { link { mtu 1280 icmp=#false }; nat; nat timeout=\"30s\"; host \"a\" }\n\
+         site \"six\" ip=\"6\" { nat64; firewall \"only-proxy\" to=\"p\"; host \"b\" }\n\
+         host \"p\" ip=\"4+6\" { firewall \"no-ipv6\" }\n\
+         host \"q\" { firewall \"no-udp-in\" }",
+    );
+    let [first, six, p, q] = &topology.sites[..] else {
+        panic!("{topology:?}")
+    };
+    assert_eq!((first.ip, first.nats.len()), (IpFamilies::Both, 2));
+    assert_eq!((first.up.mtu, first.down.mtu_told), (1280, false));
+    assert_eq!((six.ip, six.nat64), (IpFamilies::Ipv6, true));
+    let policies = [six, p, q].map(|site| site.firewall.clone().unwrap());
+    let expected = [
+        FirewallPolicy::OnlyProxy("p".into()),
+        FirewallPolicy::NoIpv6,
+        FirewallPolicy::NoUdpIn,
+    ];
+    assert_eq!(policies, expected);
 }
