@@ -14,6 +14,7 @@
 //! | [`work`] | the requests to a subject, and its answers |
 //! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
 //! | [`run_folder`], [`result`] | the files that a run writes |
+//! | [`reach`] | who reaches whom: every pair of the networks that people have |
 //! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
 //! | [`agent_load`] | load on an agent of one's own |
 //! | [`report`] | pages drawn from it, and two runs side by side |
@@ -21,6 +22,7 @@
 
 pub mod agent_load;
 pub mod measure;
+pub mod reach;
 pub mod report;
 pub mod result;
 pub mod run;
@@ -30,6 +32,7 @@ pub mod subject;
 pub mod suite;
 pub mod tables;
 pub mod targets;
+mod tied_process;
 pub mod work;
 
 use thiserror::Error;

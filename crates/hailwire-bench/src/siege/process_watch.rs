@@ -44,7 +44,10 @@ impl ProcessWatch {
         let (phase, in_phase) = watch::channel(SiegePhase::Quiet);
         let (over, _) = watch::channel(false);
         let sample_all = ProcessWatchTask {
-            processes: processes.processes().collect(),
+            processes: processes
+                .processes()
+                .map(|(name, pid)| (name.to_owned(), pid))
+                .collect(),
             attackers: attackers.to_vec(),
             begun: Instant::now(),
             entered: Instant::now(),
@@ -73,7 +76,7 @@ impl ProcessWatch {
 }
 
 struct ProcessWatchTask {
-    processes: Vec<(&'static str, u32)>,
+    processes: Vec<(String, u32)>,
     attackers: Vec<AttackerKind>,
     begun: Instant,
     entered: Instant,

@@ -1,37 +1,26 @@
 //! The processes under attack: a hub, the attacked node with its agents, two honest nodes.
 //!
-//! Each is `hail` as a user starts it, under a shell that kills it when this process is gone, however
-//! it ended.
+//! Each is `hail` as a user starts it.
 
 use std::{
-    fs::{self, File},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
+    process::Command,
 };
 
 use hailwire::{Client, DataDir, NodeId, admin, admin::method};
 use hailwire_wire::ticket::{HubTicket, Ticket, TicketSecret};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
-    process::{Child, Command},
-};
 
 use super::{
     AttackerKind,
     peer::{KeySeed, NodeAddress, failed},
 };
-use crate::BenchError;
-
-/// How long a process may take to be ready.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Runs a program until standard input ends, and then ends it.
-const KILL_WITH_PARENT: &str =
-    r#""$@" </dev/null & child=$!; read -r _; kill -9 "$child" 2>/dev/null; wait"#;
+use crate::{
+    BenchError,
+    tied_process::{self, TiedProcess},
+};
 
 /// The name of the attacked node.
 pub(super) const VICTIM: &str = "victim";
@@ -45,15 +34,12 @@ pub(super) const SHELF: &str = "shelf";
 /// so there are more of them than calls in flight.
 pub(super) const NEWCOMERS: usize = 24;
 
-/// Bytes of a log's end that are shown.
-const LOG_TAIL_BYTES: usize = 600;
-
 /// All processes under attack. Dropping this ends them.
 pub(super) struct SiegeProcesses {
     folder: TempDir,
     /// The attacked program.
     program: PathBuf,
-    processes: Vec<SiegeProcess>,
+    processes: Vec<TiedProcess>,
     pub(super) victim: NodeAddress,
     pub(super) hub: HubAddress,
     /// The secret of a ticket of the attacked node.
@@ -88,12 +74,6 @@ impl HubAddress {
         let text = format!("{}:{}", url.host(), url.port());
         text.parse().map_err(failed("parsing the hub's address"))
     }
-}
-
-struct SiegeProcess {
-    name: &'static str,
-    pid: u32,
-    shell: Child,
 }
 
 impl SiegeProcesses {
@@ -147,9 +127,8 @@ impl SiegeProcesses {
     /// Ends all processes, and returns when they are gone.
     pub(super) async fn end(mut self) {
         // The agents before their node, the nodes before the hub.
-        while let Some(mut process) = self.processes.pop() {
-            drop(process.shell.stdin.take());
-            let _ = tokio::time::timeout(READY_TIMEOUT, process.shell.wait()).await;
+        while let Some(process) = self.processes.pop() {
+            process.end().await;
         }
     }
 
@@ -163,18 +142,14 @@ impl SiegeProcesses {
     }
 
     /// Names and process ids.
-    pub(super) fn processes(&self) -> impl Iterator<Item = (&'static str, u32)> {
-        self.processes
-            .iter()
-            .map(|process| (process.name, process.pid))
+    pub(super) fn processes(&self) -> impl Iterator<Item = (&str, u32)> {
+        let processes = self.processes.iter();
+        processes.map(|process| (process.name(), process.pid()))
     }
 
     /// The end of a process's log.
     pub(super) fn log_tail(&self, name: &str) -> String {
-        let log = fs::read(self.log(name)).unwrap_or_default();
-        let tail = &log[log.len().saturating_sub(LOG_TAIL_BYTES)..];
-        let text = String::from_utf8_lossy(tail);
-        text.lines().rev().take(3).collect::<Vec<_>>().join(" / ")
+        tied_process::log_tail(&self.log(name))
     }
 
     /// Makes the attacked node trust the honest nodes and the new peers, and makes all nodes members of the hub.
@@ -246,13 +221,7 @@ impl SiegeProcesses {
     }
 
     fn hail(&self, data: &str, words: &[&str]) -> Vec<String> {
-        let data = self.folder.path().join(data).display().to_string();
-        let program = self.program.display().to_string();
-        let front = [program, "--json".into(), "--data".into(), data];
-        front
-            .into_iter()
-            .chain(words.iter().map(ToString::to_string))
-            .collect()
+        tied_process::hail_words(&self.program, &self.folder.path().join(data), words)
     }
 
     /// Runs a command to its end and reads what it prints.
@@ -261,55 +230,18 @@ impl SiegeProcesses {
         let (program, words) = words
             .split_first()
             .ok_or(BenchError::Unsupported("no words"))?;
-        let out = Command::new(program)
-            .args(words)
-            .env("HOME", self.folder.path())
-            .stdin(Stdio::null())
-            .output()
-            .await
-            .map_err(BenchError::io("running hail"))?;
-        serde_json::from_slice(&out.stdout).map_err(|_| BenchError::Failed {
-            what: words.join(" "),
-            reason: String::from_utf8_lossy(&out.stderr).into_owned(),
-        })
+        let mut command = Command::new(program);
+        command.args(words).env("HOME", self.folder.path());
+        tied_process::printed_json(command).await
     }
 
     /// Starts a process that lives as long as this one, and waits for its first line.
-    async fn tie(
-        &mut self,
-        name: &'static str,
-        data: &str,
-        words: &[&str],
-    ) -> Result<(), BenchError> {
-        let log = File::create(self.log(name)).map_err(BenchError::io("creating a log file"))?;
-        let mut shell = Command::new("sh")
-            .args(["-c", KILL_WITH_PARENT, "sh"])
-            .args(self.hail(data, words))
-            .env("HOME", self.folder.path())
-            .env_remove("HAIL_DATA")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            // Ctrl-C is handled by the siege, which ends its processes in order.
-            .process_group(0)
-            .kill_on_drop(false)
-            .spawn()
-            .map_err(BenchError::io(format!("starting {name}")))?;
-        let ended = |reason: String| BenchError::Failed {
-            what: name.to_owned(),
-            reason,
-        };
-        let stdout = shell.stdout.take().ok_or_else(|| ended("no pipe".into()))?;
-        let mut lines = BufReader::new(stdout).lines();
-        let line = tokio::time::timeout(READY_TIMEOUT, lines.next_line()).await;
-        let Ok(Ok(Some(_))) = line else {
-            return Err(ended(self.log_tail(name)));
-        };
-        // What it prints later is discarded, so that its pipe does not fill up.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        let family = crate::measure::process::process_tree(shell.id().unwrap_or_default());
-        let pid = *family.get(1).ok_or_else(|| ended("it ended".into()))?;
-        self.processes.push(SiegeProcess { name, pid, shell });
+    async fn tie(&mut self, name: &str, data: &str, words: &[&str]) -> Result<(), BenchError> {
+        let mut shell = Command::new("sh");
+        shell.env("HOME", self.folder.path());
+        let words = self.hail(data, words);
+        let process = TiedProcess::start(name, shell, &words, &self.log(name)).await?;
+        self.processes.push(process);
         Ok(())
     }
 }

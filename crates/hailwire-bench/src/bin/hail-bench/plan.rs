@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use hailwire_bench::{
     agent_load::{AgentLoad, LoadShape},
+    reach::ReachOptions,
     siege::{self, AttackerKind},
     subject::{Subject, SubjectSetup},
     suite::{SuiteOrder, SuiteSize},
@@ -33,6 +34,8 @@ pub(crate) enum Action {
     },
     BenchCall(AgentLoad),
     BenchSiege(siege::SiegeOptions),
+    /// `hail bench reach`.
+    BenchReach(ReachOptions),
     /// A child process of a siege.
     BenchSiegeProcess(siege::SiegeProcessRole),
     BenchReport(PathBuf),
@@ -90,6 +93,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
         }
         bench::BenchCommand::Call(call) => Ok(Action::BenchCall(plan_call(call)?)),
         bench::BenchCommand::Siege(siege) => plan_siege(siege),
+        bench::BenchCommand::Reach(reach) => plan_reach(reach),
         bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
         bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
         bench::BenchCommand::Subject(bench::SubjectArgs { command }) => Ok(match command {
@@ -131,6 +135,20 @@ fn plan_call(call: bench::BenchCallArgs) -> Result<AgentLoad, CommandFailure> {
         warm_up: call.warm_up,
         timeout: call.call_timeout,
     })
+}
+
+fn plan_reach(reach: bench::ReachArgs) -> Result<Action, CommandFailure> {
+    let program = match reach.program {
+        Some(program) => program,
+        None => programs::HAIL.find()?,
+    };
+    let out = reach.out;
+    Ok(Action::BenchReach(ReachOptions {
+        networks: reach.only,
+        costs: !reach.quick,
+        program,
+        out: out.unwrap_or_else(|| PathBuf::from("bench/results/reach")),
+    }))
 }
 
 fn plan_siege(siege: bench::SiegeArgs) -> Result<Action, CommandFailure> {

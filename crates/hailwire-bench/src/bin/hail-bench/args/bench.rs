@@ -27,6 +27,7 @@ pub(crate) enum BenchCommand {
     Run(BenchRunArgs),
     Call(BenchCallArgs),
     Siege(SiegeArgs),
+    Reach(ReachArgs),
     Report(super::report::ReportArgs),
     Compare(super::report::CompareArgs),
     Subject(SubjectArgs),
@@ -131,6 +132,27 @@ pub(crate) struct SiegeArgs {
     /// Set by `hail bench siege` for the processes that it starts
     #[arg(long, value_name = "PART", hide = true)]
     pub(crate) part: Option<SiegeProcessRole>,
+}
+
+/// Call between every pair of the networks that people have, and see who reaches whom
+///
+/// Makes a network of the lab with two hosts behind each kind of NAT, firewall, proxy and link, starts a node in each
+/// and a hub, and has each pair call for the first time. Exits with 1 when a pair does not answer within 3 s, or is
+/// relayed where theory gives it a direct path.
+#[derive(Debug, Args)]
+pub(crate) struct ReachArgs {
+    /// Only between these networks, see docs/reference/nat.md; may repeat [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Only whether and when a pair meets, not what messages and bodies cost then
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// The hub and the nodes of another build of hail [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
+    /// Folder for the results [default: bench/results/reach]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// Run one program of a measurement

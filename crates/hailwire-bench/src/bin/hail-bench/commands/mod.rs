@@ -3,6 +3,7 @@
 mod bench;
 mod call;
 mod lab;
+mod reach;
 mod report;
 mod siege;
 
@@ -29,6 +30,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::BenchSiegeProcess(role) => {
             on_one_core(common, siege::run_process(&common.data, role))
         }
+        Action::BenchReach(order) => on_one_core(common, reach::run(output, order)),
         Action::BenchReport(dir) => report::draw(output, &dir),
         Action::BenchCompare(compare) => report::compare(output, &compare),
         Action::BenchServe(subject, options) => on_one_core(common, bench::serve(subject, options)),

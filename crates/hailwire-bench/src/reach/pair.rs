@@ -1,0 +1,139 @@
+//! The measurement of one pair.
+
+use std::time::{Duration, Instant};
+
+use hailwire::{
+    Client,
+    admin::{PingAnswer, PingRequest, method},
+};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{
+    ExpectedReach, expectation,
+    networks::ReachNetwork,
+    processes::{AGENT, ReachProcesses},
+    record::ReachPair,
+};
+
+/// Deadline of the first call. Longer than it may take, so that what it took is seen.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// How long a pair that theory gives a direct path is watched for it.
+const WATCHED: Duration = Duration::from_secs(8);
+
+/// How long a pair that theory gives none is watched for one.
+const WATCHED_IN_VAIN: Duration = Duration::from_millis(600);
+
+/// The time between two looks at the path.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Small calls whose median is taken.
+const CALLS: usize = 20;
+
+/// Bytes of the large body.
+const LARGE_BODY: usize = 2 << 20;
+
+/// Measures a pair, of which the first host of `near` calls the second of `far`.
+pub(super) async fn measure(
+    processes: &ReachProcesses,
+    near: &ReachNetwork,
+    far: &ReachNetwork,
+    costs: bool,
+) -> ReachPair {
+    let [from, _] = near.hosts();
+    let [_, to] = far.hosts();
+    let mut pair = ReachPair {
+        from: near.name.to_owned(),
+        to: far.name.to_owned(),
+        expected: expectation::expected(near, far),
+        answered_ms: None,
+        direct_ms: None,
+        path: String::new(),
+        label_ms: 0.0,
+        call_ms: None,
+        mbit_s: None,
+        failed: None,
+    };
+    let Some(client) = processes.client(&from) else {
+        pair.failed = Some(format!("the node {from} is not attached"));
+        return pair;
+    };
+    let begun = Instant::now();
+    match call(client, &to, "x".into()).await {
+        Ok(took) => pair.answered_ms = Some(millis(took)),
+        Err(reason) => {
+            pair.failed = Some(reason);
+            return pair;
+        }
+    }
+    watch(client, &to, begun, &mut pair).await;
+    let label = match pair.path.as_str() {
+        "direct" => processes.direct_ms(&from, &to),
+        _ => processes.relayed_ms(&from, &to),
+    };
+    pair.label_ms = label;
+    if costs {
+        let measured = measure_costs(client, &to, &mut pair).await;
+        pair.failed = measured.err();
+    }
+    pair
+}
+
+/// Looks at the path until it is direct, or for as long as that makes sense.
+async fn watch(client: &Client, to: &str, begun: Instant, pair: &mut ReachPair) {
+    let limit = match pair.expected {
+        ExpectedReach::Direct => WATCHED,
+        ExpectedReach::Relay => begun.elapsed() + WATCHED_IN_VAIN,
+    };
+    let mut again = interval(LOOK_INTERVAL);
+    again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let who = PingRequest {
+        who: to.to_owned(),
+        ..PingRequest::default()
+    };
+    while begun.elapsed() < limit {
+        again.tick().await;
+        // One that fails is followed by another; what counts is where it ends.
+        let Ok(pong) = client.admin::<_, PingAnswer>(method::PING, &who).await else {
+            continue;
+        };
+        pair.path = pong.path.kind;
+        if pair.path == "direct" {
+            pair.direct_ms = Some(millis(begun.elapsed()));
+            return;
+        }
+    }
+}
+
+async fn measure_costs(client: &Client, to: &str, pair: &mut ReachPair) -> Result<(), String> {
+    let mut times = Vec::new();
+    for _ in 0..CALLS {
+        times.push(call(client, to, "x".into()).await?);
+    }
+    times.sort_unstable();
+    pair.call_ms = Some(millis(times[times.len() / 2]));
+    let took = call(client, to, vec![7; LARGE_BODY].into()).await?;
+    let bits = f64::from(u32::try_from(LARGE_BODY).unwrap_or(u32::MAX)) * 8.0;
+    pair.mbit_s = Some(bits / 1e6 / took.as_secs_f64());
+    Ok(())
+}
+
+/// Calls the agent, which answers with the number of bytes that it was sent.
+async fn call(client: &Client, to: &str, body: bytes::Bytes) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let sent = body.len();
+    let call = client.call(format!("{AGENT}@{to}")).deadline(DEADLINE);
+    let answer = async { Box::pin(call.body(body).send()).await?.bytes(64).await };
+    match answer.await {
+        Ok(said) if said == sent.to_string() => Ok(begun.elapsed()),
+        Ok(said) => Err(format!(
+            "another answer: {}",
+            String::from_utf8_lossy(&said)
+        )),
+        Err(status) => Err(status.to_string()),
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
