@@ -16,7 +16,7 @@ use hailwire_wire::{HubUrl, NodeId, directory::HubMember};
 use iroh_base::EndpointId;
 use iroh_relay::server::{Metrics as RelayCounters, RelayService, Server};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
@@ -86,7 +86,7 @@ impl Hub {
             address: config.listen,
             source,
         };
-        let listener = TcpListener::bind(config.listen).await.map_err(in_use)?;
+        let listener = hailwire_socket::tcp::bind(config.listen).map_err(in_use)?;
         let tcp = listener.local_addr().map_err(in_use)?;
         let udp_port = config.udp_port.unwrap_or(if config.listen.port() == 0 {
             0

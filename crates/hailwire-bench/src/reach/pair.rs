@@ -21,8 +21,8 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// How long a pair that theory gives a direct path is watched for it.
 const WATCHED: Duration = Duration::from_secs(8);
 
-/// How long a pair that theory gives none is watched for one.
-const WATCHED_IN_VAIN: Duration = Duration::from_millis(600);
+/// How long a pair that theory gives none is watched for one after its first answer.
+const WATCHED_IN_VAIN: Duration = Duration::from_millis(300);
 
 /// The time between two looks at the path.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);

@@ -72,7 +72,7 @@ impl CarrierListener {
         let protocols = TcpCarrier::ALL.map(TcpCarrier::protocol);
         let protocols = protocols.into_iter().chain([REVERSE]).map(<[u8]>::to_vec);
         Ok(Self {
-            socket: TcpListener::bind(address).await?,
+            socket: hailwire_socket::tcp::bind(address)?,
             config: identity.listening(protocols.collect()),
             handshakes: AdmissionGate::new(HANDSHAKES),
             of_known: AdmissionGate::new(KNOWN),
