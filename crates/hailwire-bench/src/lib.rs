@@ -15,12 +15,15 @@
 //! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
 //! | [`run_folder`], [`result`] | the files that a run writes |
 //! | [`reach`] | who reaches whom: every pair of the networks that people have |
+//! | [`changes`] | what a change of the network costs a stream and the calls after it |
 //! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
 //! | [`agent_load`] | load on an agent of one's own |
 //! | [`report`] | pages drawn from it, and two runs side by side |
 //! | [`tables`], [`targets`] | names of rows, and the performance targets |
 
 pub mod agent_load;
+pub mod changes;
+mod lab_nodes;
 pub mod measure;
 pub mod reach;
 pub mod report;

@@ -90,6 +90,24 @@ impl RunEnvironment {
         }
     }
 
+    /// The command, the program and the machine on one line of Markdown.
+    pub(crate) fn line(&self) -> String {
+        let Self {
+            command,
+            version,
+            revision,
+            build,
+            cpu,
+            kernel,
+            seconds,
+            state,
+            ..
+        } = self;
+        format!(
+            "`{command}`, hail {version} {revision} ({build}), {cpu}, Linux {kernel}, {seconds:.0} s, {state}."
+        )
+    }
+
     /// Records how the run ended and how long it took.
     pub(crate) fn finished(&mut self, state: &str, took: Duration) {
         state.clone_into(&mut self.state);

@@ -39,6 +39,17 @@ pub(crate) struct Plan {
     pub(crate) action: Action,
 }
 
+/// How often a peer is pinged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PingPlan {
+    /// Most pings.
+    pub(crate) count: u32,
+    /// The time between two.
+    pub(crate) interval: Duration,
+    /// Whether the first that took a direct path is the last, and none such a failure.
+    pub(crate) until_direct: bool,
+}
+
 /// The action of a run. Requests to the node are ready to be sent.
 #[derive(Debug)]
 pub(crate) enum Action {
@@ -94,8 +105,7 @@ pub(crate) enum Action {
     Stream(CallPlan),
     Ping {
         who: admin::PingRequest,
-        count: u32,
-        interval: Duration,
+        pings: PingPlan,
     },
     CalloutServe(PathBuf),
     CalloutAgent {
@@ -270,6 +280,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             peer,
             carrier,
             count,
+            until_direct,
             interval,
         }) => Action::Ping {
             who: admin::PingRequest {
@@ -279,8 +290,11 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
                     .map(|carrier| carrier.name().to_owned())
                     .unwrap_or_default(),
             },
-            count,
-            interval,
+            pings: PingPlan {
+                count: count.unwrap_or(if until_direct { 40 } else { 3 }),
+                interval,
+                until_direct,
+            },
         },
         Command::Callout(callout::CalloutArgs { command }) => plan_callout(command)?,
         Command::Hub(hub) => plan_hub(hub, &common.data)?,

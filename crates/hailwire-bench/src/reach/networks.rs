@@ -17,9 +17,6 @@ pub(super) const HUB: &str = "hub";
 /// The host of the HTTP proxy.
 pub(super) const PROXY: &str = "proxy";
 
-/// The proxy's port.
-pub(super) const PROXY_PORT: u16 = 3128;
-
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReachNetwork {

@@ -13,7 +13,7 @@ use crate::run_folder::RunEnvironment;
 #[must_use]
 pub fn text(environment: &RunEnvironment, lines: &[ReachRecord]) -> String {
     let pairs: Vec<&ReachPair> = lines.iter().filter_map(ReachRecord::pair).collect();
-    let mut text = format!("{}\n\n{}\n", run_line(environment), counts(&pairs));
+    let mut text = format!("{}\n\n{}\n", environment.line(), counts(&pairs));
     let mut missed = pairs.iter().filter_map(|pair| pair.missed()).peekable();
     if missed.peek().is_some() {
         text.push_str("\nnot as theory says:\n");
@@ -35,7 +35,7 @@ pub fn markdown(environment: &RunEnvironment, lines: &[ReachRecord]) -> String {
          two, and what the path is like that is used then.\n\n\
          <!-- Made from the results in bench/results; `HAIL_BLESS=1 cargo test` writes it again. -->\n\n\
          {}\n\n{}\n\n",
-        run_line(environment),
+        environment.line(),
         counts(&pairs)
     );
     page.push_str("## The networks\n\n| network | what stands before the host |\n|---|---|\n");
@@ -87,23 +87,6 @@ fn row(page: &mut String, pair: &ReachPair) {
     );
 }
 
-fn run_line(environment: &RunEnvironment) -> String {
-    let RunEnvironment {
-        command,
-        version,
-        revision,
-        build,
-        cpu,
-        kernel,
-        seconds,
-        state,
-        ..
-    } = environment;
-    format!(
-        "`{command}`, hail {version} {revision} ({build}), {cpu}, Linux {kernel}, {seconds:.0} s, {state}."
-    )
-}
-
 /// How many are what, and the median times.
 fn counts(pairs: &[&ReachPair]) -> String {
     let missed = pairs.iter().filter(|pair| pair.missed().is_some()).count();
@@ -128,4 +111,81 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Holds a page of the manual to the kept results, or writes it where `HAIL_BLESS` is set.
+#[cfg(test)]
+pub(crate) fn kept_page(
+    page: &str,
+    markdown: impl FnOnce(&RunEnvironment, &std::path::Path) -> String,
+) {
+    /// From the repository's root.
+    const RESULTS: &str = "bench/results/2026-11-24-networks/after";
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let dir = root.join(RESULTS).join(match page.contains("nat") {
+        true => "reach",
+        false => "changes",
+    });
+    let environment = std::fs::read_to_string(dir.join("environment.json")).unwrap();
+    let environment: RunEnvironment = serde_json::from_str(&environment).unwrap();
+    assert_eq!(environment.state, "whole");
+    let now = markdown(&environment, &dir);
+    let path = root.join(page);
+    if std::env::var_os("HAIL_BLESS").is_some() {
+        std::fs::write(&path, &now).unwrap();
+        return;
+    }
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        written == now,
+        "{page} is stale: HAIL_BLESS=1 cargo test writes it from {RESULTS}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reach::record;
+
+    #[test]
+    fn the_page_of_the_manual_is_that_of_the_kept_results() {
+        kept_page("docs/reference/nat.md", |environment, dir| {
+            markdown(environment, &record::read(dir).unwrap())
+        });
+    }
+
+    #[test]
+    fn what_is_not_as_theory_says_is_counted_and_named() {
+        let pair = |path: &str, answered_ms| ReachPair {
+            from: "public".into(),
+            to: "nat-port".into(),
+            expected: ExpectedReach::Direct,
+            answered_ms,
+            direct_ms: None,
+            path: path.into(),
+            label_ms: 40.0,
+            call_ms: Some(41.5),
+            mbit_s: None,
+            failed: answered_ms.is_none().then(|| "silence".into()),
+        };
+        let lines = [
+            pair("direct", Some(300.0)),
+            pair("relay", Some(300.0)),
+            pair("direct", Some(3001.0)),
+            pair("", None),
+        ];
+        let lines = lines.map(|pair| ReachRecord::Pair(Box::new(pair)));
+        let text = text(&RunEnvironment::here(), &lines);
+        assert!(
+            text.contains("4 pairs: 2 direct, 1 relayed, 3 not as theory says"),
+            "{text}"
+        );
+        for wrong in [
+            "relay where theory says direct",
+            "answered after 3001 ms",
+            "no answer: silence",
+        ] {
+            assert!(text.contains(wrong), "{text}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use hailwire::{
     Client,
     admin::{PingAnswer, PingRequest, method},
@@ -9,11 +10,10 @@ use hailwire::{
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
-    ExpectedReach, expectation,
-    networks::ReachNetwork,
-    processes::{AGENT, ReachProcesses},
+    ExpectedReach, expectation, networks::ReachNetwork, processes::ReachProcesses,
     record::ReachPair,
 };
+use crate::lab_nodes::call_count;
 
 /// Deadline of the first call. Longer than it may take, so that what it took is seen.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -118,20 +118,8 @@ async fn measure_costs(client: &Client, to: &str, pair: &mut ReachPair) -> Resul
     Ok(())
 }
 
-/// Calls the agent, which answers with the number of bytes that it was sent.
-async fn call(client: &Client, to: &str, body: bytes::Bytes) -> Result<Duration, String> {
-    let begun = Instant::now();
-    let sent = body.len();
-    let call = client.call(format!("{AGENT}@{to}")).deadline(DEADLINE);
-    let answer = async { Box::pin(call.body(body).send()).await?.bytes(64).await };
-    match answer.await {
-        Ok(said) if said == sent.to_string() => Ok(begun.elapsed()),
-        Ok(said) => Err(format!(
-            "another answer: {}",
-            String::from_utf8_lossy(&said)
-        )),
-        Err(status) => Err(status.to_string()),
-    }
+async fn call(client: &Client, to: &str, body: Bytes) -> Result<Duration, String> {
+    call_count(client, to, body, DEADLINE).await
 }
 
 fn millis(time: Duration) -> f64 {

@@ -228,9 +228,12 @@ pub(crate) struct PingArgs {
     /// Carrier to ping over: quic, h2 or ws [default: the one that takes new calls]
     #[arg(long, value_name = "CARRIER")]
     pub(crate) carrier: Option<Carrier>,
-    /// Number of pings
-    #[arg(short = 'c', long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) count: u32,
+    /// Number of pings [default: 3, or 40 with --until-direct]
+    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: Option<u32>,
+    /// Stop at the first ping that took a direct path, and fail where none of them did
+    #[arg(long)]
+    pub(crate) until_direct: bool,
     /// Time between two pings
     #[arg(short = 'i', long, value_name = "D", value_parser = duration, default_value = "500ms")]
     pub(crate) interval: Duration,

@@ -108,11 +108,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Peers => short(common, peers::run(run)),
         Action::Agents(query) => short(common, agents::run(run, query)),
         Action::Describe(agent) => short(common, describe::run(run, &agent)),
-        Action::Ping {
-            who,
-            count,
-            interval,
-        } => long(common, ping::run(run, who, count, interval)),
+        Action::Ping { who, pings } => long(common, ping::run(run, who, pings)),
         Action::Call { call, stats } => long(common, call::run(run, call, stats)),
         Action::Send(call) => short(common, send::run(run, call)),
         Action::Stream(call) => long(common, stream::run(run, call)),

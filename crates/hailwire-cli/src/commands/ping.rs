@@ -6,19 +6,20 @@ use hailwire::admin::{PingAnswer, PingRequest, method};
 use hailwire_terminal::{failure::CommandFailure, text};
 
 use super::{CommandContext, connect, did_you_mean};
+use crate::plan::PingPlan;
 
-/// Pings `count` times; with `--json` one [`PingAnswer`] per line. `--timeout` bounds each ping. A peer
-/// that does not trust this node answers too, which is shown.
+/// Pings as often as planned; with `--json` one [`PingAnswer`] per line. `--timeout` bounds each ping. A
+/// peer that does not trust this node answers too, which is shown.
 pub(super) async fn run(
     run: &CommandContext,
     who: PingRequest,
-    count: u32,
-    interval: Duration,
+    pings: PingPlan,
 ) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let mut told = false;
-    let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
-    for _ in 0..count {
+    let mut ticks = tokio::time::interval(pings.interval.max(Duration::from_millis(1)));
+    let mut last = String::new();
+    for _ in 0..pings.count {
         ticks.tick().await;
         let ping = client.admin::<_, PingAnswer>(method::PING, &who);
         let pong = match run.timeout {
@@ -37,8 +38,21 @@ pub(super) async fn run(
                  node's key (`hail id`)",
             );
         }
+        if pings.until_direct && pong.path.kind == "direct" {
+            return Ok(());
+        }
+        last = path(&pong);
     }
-    Ok(())
+    if !pings.until_direct {
+        return Ok(());
+    }
+    let what = format!(
+        "no ping of {} took a direct path to `{}`: {last}",
+        pings.count, who.who
+    );
+    Err(CommandFailure::general(what).hint(
+        "calls work all the same; docs/reference/nat.md says between which networks there is a direct path",
+    ))
 }
 
 fn for_people(pong: &PingAnswer) -> String {
@@ -55,10 +69,7 @@ fn for_people(pong: &PingAnswer) -> String {
             text::time(Duration::from_micros(pong.connect_us))
         ),
     };
-    let path = match pong.path.kind.as_str() {
-        "" => "path not chosen yet".to_owned(),
-        kind => format!("{kind} {}", text::one_line(&pong.path.remote)),
-    };
+    let path = path(pong);
     let trust = if pong.trusted {
         ""
     } else {
@@ -73,4 +84,11 @@ fn for_people(pong: &PingAnswer) -> String {
         "{name}: {rtt}, {path}, {}{why}, {tunnel}{trust}\n",
         pong.carrier
     )
+}
+
+fn path(pong: &PingAnswer) -> String {
+    match pong.path.kind.as_str() {
+        "" => "path not chosen yet".to_owned(),
+        kind => format!("{kind} {}", text::one_line(&pong.path.remote)),
+    }
 }

@@ -435,11 +435,17 @@ fn two_homes_meet_through_their_nats_and_then_talk_without_the_hub() {
     if !possible() {
         return;
     }
-    let mut nodes = Nodes::up("home-to-home", 7443);
-    let direct = nodes
-        .pings(100)
-        .find(|pong| pong["path"]["kind"] == "direct");
-    let direct = direct.expect("no ping took a direct path");
+    let nodes = Nodes::up("home-to-home", 7443);
+    let until_direct = ["--json", "ping", "b", "--until-direct", "-i", "100ms"];
+    let ran = nodes.run("a", &until_direct).ok();
+    let pongs: Vec<Value> = ran
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let (direct, before) = pongs.split_last().unwrap();
+    assert_eq!(direct["path"]["kind"], "direct", "{direct}");
+    assert!(before.iter().all(|pong| pong["path"]["kind"] != "direct"));
     assert_eq!(
         direct["path"]["remote"].as_str().unwrap().split(':').next(),
         Some("198.18.1.1")
@@ -454,4 +460,9 @@ fn an_office_that_lets_only_port_443_out_reaches_a_node_through_the_hub() {
     let mut nodes = Nodes::up("corporate", 443);
     let first = nodes.pings(1).next().unwrap();
     assert_eq!(first["path"]["kind"], "relay", "{first}");
+    let until_direct = ["ping", "b", "--until-direct", "-c", "2", "-i", "10ms"];
+    let ran = nodes.run("a", &until_direct);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let said = "no ping of 2 took a direct path to `b`: relay https://";
+    assert!(ran.stderr.contains(said), "{ran:?}");
 }

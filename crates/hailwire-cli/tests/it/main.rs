@@ -23,6 +23,7 @@ mod packages;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod reach;
 mod reference;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod remote_agents;

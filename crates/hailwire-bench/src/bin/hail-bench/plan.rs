@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use hailwire_bench::{
     agent_load::{AgentLoad, LoadShape},
+    changes::ChangesOptions,
     reach::ReachOptions,
     siege::{self, AttackerKind},
     subject::{Subject, SubjectSetup},
@@ -34,6 +35,8 @@ pub(crate) enum Action {
     },
     BenchCall(AgentLoad),
     BenchSiege(siege::SiegeOptions),
+    /// `hail bench changes`.
+    BenchChanges(ChangesOptions),
     /// `hail bench reach`.
     BenchReach(ReachOptions),
     /// A child process of a siege.
@@ -93,6 +96,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
         }
         bench::BenchCommand::Call(call) => Ok(Action::BenchCall(plan_call(call)?)),
         bench::BenchCommand::Siege(siege) => plan_siege(siege),
+        bench::BenchCommand::Changes(changes) => plan_changes(changes),
         bench::BenchCommand::Reach(reach) => plan_reach(reach),
         bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
         bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
@@ -135,6 +139,19 @@ fn plan_call(call: bench::BenchCallArgs) -> Result<AgentLoad, CommandFailure> {
         warm_up: call.warm_up,
         timeout: call.call_timeout,
     })
+}
+
+fn plan_changes(changes: bench::ChangesArgs) -> Result<Action, CommandFailure> {
+    let program = match changes.program {
+        Some(program) => program,
+        None => programs::HAIL.find()?,
+    };
+    let out = changes.out;
+    Ok(Action::BenchChanges(ChangesOptions {
+        changes: changes.only,
+        program,
+        out: out.unwrap_or_else(|| PathBuf::from("bench/results/changes")),
+    }))
 }
 
 fn plan_reach(reach: bench::ReachArgs) -> Result<Action, CommandFailure> {

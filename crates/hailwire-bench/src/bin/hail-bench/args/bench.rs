@@ -7,6 +7,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use hailwire_bench::{
+    changes::NetworkChange,
     run::NETWORKS,
     siege::{AttackerKind, SiegeProcessRole},
     subject::{SessionCarrier, Subject, SubjectSetup},
@@ -28,6 +29,7 @@ pub(crate) enum BenchCommand {
     Call(BenchCallArgs),
     Siege(SiegeArgs),
     Reach(ReachArgs),
+    Changes(ChangesArgs),
     Report(super::report::ReportArgs),
     Compare(super::report::CompareArgs),
     Subject(SubjectArgs),
@@ -151,6 +153,24 @@ pub(crate) struct ReachArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
     /// Folder for the results [default: bench/results/reach]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Change the network under a stream, and see how long it is silent and when calls are answered again
+///
+/// Makes a network of the lab with two nodes behind NATs and a hub for each change: NATs that forget, UDP that is blocked,
+/// a move, an interface that is down, sleep, a restart, hubs that die. Exits with 1 when something is lost or takes longer
+/// than it may.
+#[derive(Debug, Args)]
+pub(crate) struct ChangesArgs {
+    /// Only these changes; may repeat [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<NetworkChange>,
+    /// The hubs and the nodes of another build of hail [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
+    /// Folder for the results [default: bench/results/changes]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod call;
+mod changes;
 mod lab;
 mod reach;
 mod report;
@@ -30,6 +31,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::BenchSiegeProcess(role) => {
             on_one_core(common, siege::run_process(&common.data, role))
         }
+        Action::BenchChanges(order) => on_one_core(common, changes::run(output, order)),
         Action::BenchReach(order) => on_one_core(common, reach::run(output, order)),
         Action::BenchReport(dir) => report::draw(output, &dir),
         Action::BenchCompare(compare) => report::compare(output, &compare),

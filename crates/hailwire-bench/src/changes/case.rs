@@ -1,0 +1,333 @@
+//! One change: the network, two nodes with a stream between them, and what becomes of it.
+
+use std::{
+    io,
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+use hailwire::{
+    Client,
+    admin::{PingAnswer, PingRequest, method},
+};
+use hailwire_lab::{Topology, fabric::SiteChange, firewall::FirewallRule, real::NamespaceNetwork};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{ChangesOptions, NetworkChange, record::ChangeRow, stream::NumberStream};
+use crate::{
+    BenchError,
+    lab_nodes::{LabNode, LabStarter, TICK, call_count},
+    tied_process::TiedProcess,
+};
+
+/// The node that reads, and its site.
+const NEAR: &str = "near";
+
+/// The node that is read from, and its site.
+const FAR: &str = "far";
+
+/// The hubs' hosts.
+const HUBS: [&str; 2] = ["hub", "hub-2"];
+
+/// How long the path before the change may take to be as wanted.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The stream before the change, and after it until it counts as going on.
+const STEADY: Duration = Duration::from_secs(1);
+
+/// How long after the outage the stream and the calls are watched.
+const WATCHED: Duration = Duration::from_secs(40);
+
+/// Deadline of each new call; the next is made when it has passed.
+const CALL_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The time between two looks at what is waited for, and between two new calls.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long the hub is away.
+const HUB_AWAY: Duration = Duration::from_secs(5);
+
+/// How long the node sleeps.
+const SLEEP: Duration = Duration::from_secs(10);
+
+/// Measures one change.
+pub(super) async fn measure(
+    order: &ChangesOptions,
+    change: NetworkChange,
+    relayed: bool,
+) -> Result<ChangeRow, BenchError> {
+    let network = NamespaceNetwork::up(&topology(relayed)?)
+        .map_err(|error| BenchError::Reported(error.to_string()))?;
+    let folder = tempfile::Builder::new()
+        .prefix("hail-changes-")
+        .tempdir()
+        .map_err(BenchError::io("creating a temporary folder"))?;
+    let starter = LabStarter {
+        program: order.program.clone(),
+        folder: folder.path().to_owned(),
+        network: &network,
+    };
+    let mut case = ChangeCase::start(&starter, change).await?;
+    let mut row = ChangeRow {
+        change,
+        path: if relayed { "relay" } else { "direct" }.to_owned(),
+        outage_ms: 0.0,
+        gap_ms: None,
+        lost: 0,
+        twice: 0,
+        broken: None,
+        new_call_ms: None,
+        failed_calls: 0,
+        failed: None,
+    };
+    if let Err(reason) = case.observe(&mut row).await {
+        row.failed = Some(reason.with_cause());
+    }
+    case.end().await;
+    Ok(row)
+}
+
+/// Two homes and two hubs. The NATs are of the kind that holes can be punched through, done by the lab's model, which can be told to
+/// forget.
+fn topology(relayed: bool) -> Result<Topology, BenchError> {
+    let wall = if relayed { "firewall \"no-udp\";" } else { "" };
+    let home = |name: &str| {
+        format!(
+            "site \"{name}\" {{ link {{ delay \"10ms\" }}; nat filtering=\"address-dependent\"; {wall}\
+             host \"{name}\" addresses=2 }}\n"
+        )
+    };
+    let hub = |name: &str| format!("host \"{name}\" {{ link {{ delay \"5ms\" }} }}\n");
+    let file = [home(NEAR), home(FAR), HUBS.map(hub).concat()].concat();
+    Topology::parse(&file, "changes").map_err(|error| BenchError::Reported(error.to_string()))
+}
+
+struct ChangeCase<'a> {
+    starter: &'a LabStarter<'a>,
+    change: NetworkChange,
+    near: LabNode,
+    far: Option<LabNode>,
+    hubs: Vec<TiedProcess>,
+}
+
+impl<'a> ChangeCase<'a> {
+    async fn start(starter: &'a LabStarter<'a>, change: NetworkChange) -> Result<Self, BenchError> {
+        let (mut hubs, mut tickets) = (Vec::new(), Vec::new());
+        for hub in &HUBS[..change.hubs()] {
+            hubs.push(starter.hub(hub).await?);
+            tickets.push(starter.ticket(hub, 2).await?);
+        }
+        // The second address is for the move.
+        for host in [NEAR, FAR] {
+            ip(starter.network, host, |own| {
+                format!("address del {} dev eth0", own[1])
+            })?;
+        }
+        Ok(Self {
+            starter,
+            change,
+            near: starter.node(NEAR, &[], &tickets).await?,
+            far: Some(starter.node(FAR, &[], &tickets).await?),
+            hubs,
+        })
+    }
+
+    async fn observe(&mut self, row: &mut ChangeRow) -> Result<(), BenchError> {
+        self.until_path_is(&row.path).await?;
+        let streams = self.change != NetworkChange::RebindIdle;
+        let stream = streams.then(|| NumberStream::read(&self.near.client, FAR));
+        tokio::time::sleep(STEADY).await;
+        if let Some(stream) = &stream {
+            stream.count().map_err(BenchError::Reported)?;
+        }
+        let begun = Instant::now();
+        self.apply().await?;
+        let whole = Instant::now();
+        row.outage_ms = millis(whole - begun);
+        // What an instant change takes is the lab's own time.
+        if !self.has_outage() {
+            row.outage_ms = 0.0;
+        }
+        self.new_call(whole, row).await;
+        if let Some(stream) = &stream {
+            let steady = STEADY.as_millis() / TICK.as_millis();
+            let wanted = stream
+                .count()
+                .map(|now| now + usize::try_from(steady).unwrap_or(0));
+            while let (Ok(now), Ok(wanted)) = (stream.count(), &wanted) {
+                if now >= *wanted || whole.elapsed() > WATCHED {
+                    break;
+                }
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            let seen = stream.seen();
+            row.gap_ms = Some(millis(seen.longest_silence(begun)));
+            (row.lost, row.twice) = seen.lost_and_twice();
+            row.broken = seen.ended;
+        }
+        Ok(())
+    }
+
+    async fn until_path_is(&self, wanted: &str) -> Result<(), BenchError> {
+        let begun = Instant::now();
+        let mut last = String::new();
+        while begun.elapsed() < READY_TIMEOUT {
+            match path(&self.near.client).await {
+                Ok(path) if path == wanted => return Ok(()),
+                Ok(path) | Err(path) => last = path,
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        Err(BenchError::Failed {
+            what: format!("waiting for a path that is {wanted}"),
+            reason: last,
+        })
+    }
+
+    /// Calls until one is answered.
+    async fn new_call(&self, since: Instant, row: &mut ChangeRow) {
+        while since.elapsed() < WATCHED {
+            let called = call_count(&self.near.client, FAR, "x".into(), CALL_DEADLINE).await;
+            if called.is_ok() {
+                row.new_call_ms = Some(millis(since.elapsed()));
+                return;
+            }
+            row.failed_calls += 1;
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Whether the network is not whole for a time.
+    fn has_outage(&self) -> bool {
+        use NetworkChange::{Down3, Down10, HubRestart, Restart, Sleep};
+        matches!(self.change, Down3 | Down10 | Sleep | Restart | HubRestart)
+    }
+
+    /// Changes the network, and where that is for a time, waits until it is whole again.
+    async fn apply(&mut self) -> Result<(), BenchError> {
+        match self.change {
+            NetworkChange::RebindNear => self.at(&[NEAR], &SiteChange::Rebind),
+            NetworkChange::RebindFar => self.at(&[FAR], &SiteChange::Rebind),
+            NetworkChange::RebindBoth | NetworkChange::RebindIdle => {
+                self.at(&[NEAR, FAR], &SiteChange::Rebind)
+            }
+            NetworkChange::UdpBlocked => {
+                self.at(&[NEAR], &SiteChange::Firewall(Some(FirewallRule::NoUdp)))
+            }
+            NetworkChange::Move => ip(self.starter.network, NEAR, |own| {
+                format!(
+                    "address add {new}/32 dev eth0\nroute replace default dev eth0 src {new}\naddress del {old} dev eth0",
+                    new = own[1],
+                    old = own[0]
+                )
+            }),
+            NetworkChange::Down3 => self.interface_down(Duration::from_secs(3)).await,
+            NetworkChange::Down10 => self.interface_down(Duration::from_secs(10)).await,
+            NetworkChange::Sleep => {
+                signal(self.near.pid(), Signal::STOP)?;
+                tokio::time::sleep(SLEEP).await;
+                signal(self.near.pid(), Signal::CONT)
+            }
+            NetworkChange::Restart => {
+                if let Some(far) = self.far.take() {
+                    far.end().await;
+                }
+                self.far = Some(self.starter.node(FAR, &[], &[]).await?);
+                Ok(())
+            }
+            NetworkChange::HubRestart => {
+                self.end_first_hub().await;
+                tokio::time::sleep(HUB_AWAY).await;
+                self.hubs.push(self.starter.hub(HUBS[0]).await?);
+                Ok(())
+            }
+            NetworkChange::OneHubDown => {
+                self.end_first_hub().await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn end_first_hub(&mut self) {
+        if !self.hubs.is_empty() {
+            self.hubs.remove(0).end().await;
+        }
+    }
+
+    async fn interface_down(&self, time: Duration) -> Result<(), BenchError> {
+        ip(self.starter.network, NEAR, |_| {
+            "link set eth0 down".to_owned()
+        })?;
+        tokio::time::sleep(time).await;
+        ip(self.starter.network, NEAR, |own| {
+            format!(
+                "link set eth0 up\nroute add default dev eth0 src {}",
+                own[0]
+            )
+        })
+    }
+
+    fn at(&self, sites: &[&str], change: &SiteChange) -> Result<(), BenchError> {
+        for site in sites {
+            let changed = self.starter.network.change(site, change.clone());
+            changed.map_err(|error| BenchError::Reported(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    async fn end(self) {
+        for node in std::iter::once(self.near).chain(self.far) {
+            node.end().await;
+        }
+        for hub in self.hubs {
+            hub.end().await;
+        }
+    }
+}
+
+/// The kind of the path to the other node.
+async fn path(client: &Client) -> Result<String, String> {
+    let who = PingRequest {
+        who: FAR.to_owned(),
+        ..PingRequest::default()
+    };
+    let pong = client.admin::<_, PingAnswer>(method::PING, &who).await;
+    pong.map(|pong| pong.path.kind)
+        .map_err(|status| status.to_string())
+}
+
+/// Runs lines of `ip` in a host; `lines` is given the addresses that it has by the topology.
+fn ip(
+    network: &NamespaceNetwork,
+    host: &str,
+    lines: impl FnOnce(&[Ipv4Addr]) -> String,
+) -> Result<(), BenchError> {
+    let own = network.topology().addresses(host);
+    for line in lines(&own).lines() {
+        let command = network.command(host, "ip");
+        let mut command = command.map_err(|error| BenchError::Reported(error.to_string()))?;
+        let done = command
+            .args(line.split(' '))
+            .output()
+            .map_err(BenchError::io("running ip"))?;
+        if !done.status.success() {
+            return Err(BenchError::Failed {
+                what: format!("ip {line}"),
+                reason: String::from_utf8_lossy(&done.stderr).trim().to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn signal(process: u32, signal: Signal) -> Result<(), BenchError> {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or(BenchError::Unsupported("the node has no process id"))?;
+    kill_process(pid, signal)
+        .map_err(io::Error::from)
+        .map_err(BenchError::io("sending a signal"))
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}

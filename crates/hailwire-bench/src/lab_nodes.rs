@@ -1,0 +1,233 @@
+//! Hubs and nodes in the hosts of a network of the lab: each `hail` as a user starts it, with two agents that measurements call.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use hailwire::{
+    Agent, Body, Client, Code, DataDir, Request, Response, ServeHandle, Status, admin::method,
+};
+use hailwire_lab::real::NamespaceNetwork;
+use serde_json::{Value, json};
+
+use crate::{
+    BenchError,
+    tied_process::{self, TiedProcess},
+};
+
+/// The agent that answers with the number of bytes that it was sent.
+pub(crate) const COUNT: &str = "count";
+
+/// The agent that answers with numbers without end, one every [`TICK`], each a chunk of four bytes, the highest first.
+pub(crate) const TICKS: &str = "ticks";
+
+/// The time between two numbers of [`TICKS`].
+pub(crate) const TICK: Duration = Duration::from_millis(20);
+
+/// A hub's port: the one that every office lets out.
+pub(crate) const HUB_PORT: u16 = 443;
+
+/// An HTTP proxy's port.
+pub(crate) const PROXY_PORT: u16 = 3128;
+
+/// The program of the proxy.
+pub(crate) const PROXY_PROGRAM: &str = "tinyproxy";
+
+/// How long the proxy may take to listen.
+const PROXY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Most bytes of a body that [`COUNT`] takes.
+const MAX_COUNTED: usize = 16 << 20;
+
+/// A node and a client that is attached to it.
+pub(crate) struct LabNode {
+    pub(crate) client: Client,
+    process: TiedProcess,
+    _serving: [ServeHandle; 2],
+}
+
+impl LabNode {
+    /// The process id of the node.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Ends it, and returns when it is gone.
+    pub(crate) async fn end(self) {
+        drop(self.client);
+        self.process.end().await;
+    }
+}
+
+/// What starts processes in a network. Those of a host have its name.
+pub(crate) struct LabStarter<'a> {
+    pub(crate) program: PathBuf,
+    /// Where the data folders and the logs are.
+    pub(crate) folder: PathBuf,
+    pub(crate) network: &'a NamespaceNetwork,
+}
+
+impl LabStarter<'_> {
+    /// A hub whose members trust each other, known by its host's name.
+    pub(crate) async fn hub(&self, host: &str) -> Result<TiedProcess, BenchError> {
+        let listen = format!("[::]:{HUB_PORT}");
+        let url = format!("https://{host}:{HUB_PORT}");
+        let words = [
+            "hub", "--listen", &listen, "--url", &url, "--trust", "members",
+        ];
+        self.tie(host, &self.hail(host, &words), &[]).await
+    }
+
+    /// An HTTP proxy that connects to whatever it is asked for.
+    pub(crate) async fn proxy(&self, host: &str) -> Result<TiedProcess, BenchError> {
+        let config = self.folder.join("proxy.conf");
+        let text = format!("Port {PROXY_PORT}\nListen 0.0.0.0\nTimeout 600\nMaxClients 100\n");
+        fs::write(&config, text).map_err(BenchError::io("writing the proxy's configuration"))?;
+        let script = format!("echo started; exec {PROXY_PROGRAM} -d -c \"$0\"");
+        let words = ["sh", "-c", &script, &config.display().to_string()].map(str::to_owned);
+        let process = self.tie(host, &words, &[]).await?;
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, PROXY_PORT));
+        let begun = Instant::now();
+        while begun.elapsed() < PROXY_TIMEOUT {
+            let connected = self.network.within(host, || TcpStream::connect(at));
+            if connected.is_ok_and(|connected| connected.is_ok()) {
+                return Ok(process);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Err(BenchError::Failed {
+            what: PROXY_PROGRAM.to_owned(),
+            reason: tied_process::log_tail(&self.log(host)),
+        })
+    }
+
+    /// A ticket of a hub with which so many nodes join.
+    pub(crate) async fn ticket(&self, hub: &str, nodes: usize) -> Result<String, BenchError> {
+        let uses = nodes.to_string();
+        let words = self.hail(hub, &["hub", "invite", "--uses", &uses]);
+        let (program, words) = words
+            .split_first()
+            .ok_or(BenchError::Unsupported("no words"))?;
+        let mut command = self.inside(hub, program)?;
+        command.args(words);
+        let invited = tied_process::printed_json(command).await?;
+        let ticket = invited["ticket"].as_str().map(str::to_owned);
+        ticket.ok_or_else(|| BenchError::Invalid("the hub's invitation has no ticket".into()))
+    }
+
+    /// A node with its agents, which joins these hubs; none where it has joined before.
+    pub(crate) async fn node(
+        &self,
+        host: &str,
+        environment: &[(&str, &str)],
+        tickets: &[String],
+    ) -> Result<LabNode, BenchError> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| BenchError::Failed {
+            what: format!("{host}: {what}"),
+            reason: error.to_string(),
+        };
+        let words = self.hail(host, &["up", "--name", host]);
+        let process = self.tie(host, &words, environment).await?;
+        let data = DataDir::new(self.folder.join(host));
+        let client = Client::attach(&data)
+            .await
+            .map_err(|error| failed("attaching to the node", &error))?;
+        for ticket in tickets {
+            let join = json!({ "ticket": ticket.trim(), "yes": true });
+            let _: Value = client
+                .admin(method::JOIN, &join)
+                .await
+                .map_err(|error| failed("joining a hub", &error))?;
+        }
+        let serving = serve(&client)
+            .await
+            .map_err(|error| failed("serving", &error))?;
+        Ok(LabNode {
+            client,
+            process,
+            _serving: serving,
+        })
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.log"))
+    }
+
+    fn hail(&self, data: &str, words: &[&str]) -> Vec<String> {
+        tied_process::hail_words(&self.program, &self.folder.join(data), words)
+    }
+
+    /// A command in a host.
+    fn inside(&self, host: &str, program: &str) -> Result<Command, BenchError> {
+        let command = self.network.command_with_names(host, program);
+        let mut command = command.map_err(|error| BenchError::Reported(error.to_string()))?;
+        command.env("HOME", &self.folder);
+        Ok(command)
+    }
+
+    async fn tie(
+        &self,
+        host: &str,
+        words: &[String],
+        environment: &[(&str, &str)],
+    ) -> Result<TiedProcess, BenchError> {
+        let mut shell = self.inside(host, "sh")?;
+        shell.envs(environment.iter().copied());
+        TiedProcess::start(host, shell, words, &self.log(host)).await
+    }
+}
+
+/// Offers both agents.
+async fn serve(client: &Client) -> Result<[ServeHandle; 2], Status> {
+    let agent = |name: &str| {
+        Agent::new(name).map_err(|error| Status::new(Code::Internal, error.to_string()))
+    };
+    let count = |request: Request| async move {
+        let bytes = request.into_body().bytes(MAX_COUNTED).await?.len();
+        Ok(Response::new(bytes.to_string()))
+    };
+    let ticks = |_: Request| async move {
+        let (sender, body) = Body::channel(1);
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(TICK);
+            for number in 0_u32.. {
+                ticks.tick().await;
+                let chunk = Bytes::copy_from_slice(&number.to_be_bytes());
+                if sender.send(chunk).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(body))
+    };
+    Ok([
+        client.serve(agent(COUNT)?, count).await?,
+        client.serve(agent(TICKS)?, ticks).await?,
+    ])
+}
+
+/// Calls [`COUNT`] on a node, checks the answer, and says how long it took.
+pub(crate) async fn call_count(
+    client: &Client,
+    node: &str,
+    body: Bytes,
+    deadline: Duration,
+) -> Result<Duration, String> {
+    let begun = Instant::now();
+    let sent = body.len();
+    let call = client.call(format!("{COUNT}@{node}")).deadline(deadline);
+    let answer = async { Box::pin(call.body(body).send()).await?.bytes(64).await };
+    match answer.await {
+        Ok(said) if said == sent.to_string() => Ok(begun.elapsed()),
+        Ok(said) => Err(format!(
+            "another answer: {}",
+            String::from_utf8_lossy(&said)
+        )),
+        Err(status) => Err(status.to_string()),
+    }
+}

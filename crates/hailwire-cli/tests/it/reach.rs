@@ -1,0 +1,58 @@
+//! Who reaches whom: a node in each of the networks that people have, and every pair of them.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{lab::possible, test_nodes::TestNodes};
+
+/// One line for each pair; what is wrong is in the message, and the whole table in the output.
+#[test]
+fn every_pair_of_the_networks_that_people_have_meets_as_theory_says() {
+    if !possible() {
+        return;
+    }
+    let nodes = TestNodes::new();
+    let out = nodes.path("reach");
+    let folder = out.display().to_string();
+    let ran = nodes.run(
+        "none",
+        &["--json", "bench", "reach", "--quick", "--out", &folder],
+    );
+    println!("{}", ran.stderr);
+    if let Some(line) = ran
+        .stderr
+        .lines()
+        .find(|line| line.starts_with("skipped: "))
+    {
+        hailwire_skip::skipped(line.trim_start_matches("skipped: "));
+    }
+    let lines = fs::read_to_string(out.join("reach.jsonl")).unwrap();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let pairs: Vec<Value> = lines
+        .filter_map(|mut line: Value| Some(line.get_mut("pair")?.take()))
+        .collect();
+    // 19 kinds with each other and themselves, and two whose hosts share a router; without the proxy's where it
+    // is not installed.
+    let with_proxy = pairs.iter().any(|pair| pair["to"] == "http-proxy");
+    let kinds = if with_proxy { 19 } else { 18 };
+    assert_eq!(pairs.len(), kinds * (kinds + 1) / 2 + 2);
+    let missed = ran.json()["missed"].clone();
+    assert_eq!(missed, Value::Array(Vec::new()));
+    ran.ok();
+}
+
+#[test]
+fn an_unknown_network_is_named() {
+    let nodes = TestNodes::new();
+    let ran = nodes.run("none", &["bench", "reach", "--only", "nat-hard"]);
+    assert_ne!(ran.code, Some(0));
+    assert!(
+        ran.stderr.contains("no network is called `nat-hard`")
+            && ran.stderr.contains("carrier-nat"),
+        "{}",
+        ran.stderr
+    );
+}
