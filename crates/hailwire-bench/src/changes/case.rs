@@ -38,8 +38,8 @@ const STEADY: Duration = Duration::from_secs(1);
 /// How long after the outage the stream and the calls are watched.
 const WATCHED: Duration = Duration::from_secs(40);
 
-/// Deadline of each new call; the next is made when it has passed.
-const CALL_DEADLINE: Duration = Duration::from_secs(2);
+/// Deadline of each new call; the next is made when one has failed.
+const CALL_DEADLINE: Duration = Duration::from_secs(15);
 
 /// The time between two looks at what is waited for, and between two new calls.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);

@@ -99,10 +99,15 @@ impl NetworkChange {
         matches!(self, Self::UdpBlocked)
     }
 
-    /// Whether the stream ends with it: what it read from is gone.
+    /// Whether the stream may end with it: what it was read from is gone, or nothing came for so long that the tunnel is given
+    /// up with calls in flight (after 5 s).
     #[must_use]
-    pub const fn ends_streams(self) -> bool {
-        matches!(self, Self::Restart)
+    pub fn ends_streams(self, path: &str) -> bool {
+        match self {
+            Self::Restart | Self::Down10 | Self::Sleep => true,
+            Self::HubRestart => path == "relay",
+            _ => false,
+        }
     }
 
     /// How many hubs the nodes have joined.

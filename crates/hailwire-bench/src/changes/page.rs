@@ -40,7 +40,9 @@ pub fn markdown(environment: &RunEnvironment, rows: &[ChangeRow]) -> String {
     page.push_str(
         "\n*Outage* is how long the network was not whole. *Silence* is the longest time without a number of the stream, the\n\
          outage included. *Lost* and *twice* count numbers. *New call* is the time from the end of the outage to the\n\
-         answer of the first call that was begun after it. What took longer than it may is bold.\n\n\
+         answer of the first call that was begun after it. What took longer than it may is bold. A tunnel from which nothing\n\
+         comes for 5 s while calls are in flight is given up: its calls and streams end with `unavailable`, and the next call\n\
+         brings up another one.\n\n\
          | change | path | outage | silence | lost | twice | new call | may take |\n\
          |---|---|---:|---:|---:|---:|---:|---:|\n",
     );

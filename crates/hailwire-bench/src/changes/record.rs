@@ -43,7 +43,7 @@ impl ChangeRow {
         let late = |ms: f64| ms > aim;
         let wrong = if let Some(reason) = &self.failed {
             reason.clone()
-        } else if let Some(reason) = self.broken.as_ref().filter(|_| !self.change.ends_streams()) {
+        } else if let Some(reason) = self.broken.as_ref().filter(|_| !self.may_end()) {
             format!("the stream ended: {reason}")
         } else if self.lost + self.twice > 0 {
             format!("{} lost, {} twice", self.lost, self.twice)
@@ -63,8 +63,12 @@ impl ChangeRow {
     /// The silence beyond the outage, where the stream goes on.
     #[must_use]
     pub fn silence_ms(&self) -> Option<f64> {
-        let gap = self.gap_ms.filter(|_| !self.change.ends_streams())?;
+        let gap = self.gap_ms.filter(|_| !self.may_end())?;
         Some((gap - self.outage_ms).max(0.0))
+    }
+
+    fn may_end(&self) -> bool {
+        self.change.ends_streams(&self.path)
     }
 
     /// One line for people, while it runs.
@@ -109,10 +113,10 @@ mod tests {
     #[test]
     fn an_outage_itself_is_no_fault_and_what_comes_after_it_is() {
         let row = ChangeRow {
-            change: NetworkChange::Down10,
+            change: NetworkChange::Down3,
             path: "direct".into(),
-            outage_ms: 10_000.0,
-            gap_ms: Some(13_900.0),
+            outage_ms: 3_000.0,
+            gap_ms: Some(6_900.0),
             lost: 0,
             twice: 0,
             broken: None,
@@ -123,7 +127,7 @@ mod tests {
         assert_eq!(row.missed(), None);
         let wrong = [
             ChangeRow {
-                gap_ms: Some(14_100.0),
+                gap_ms: Some(7_100.0),
                 ..row.clone()
             },
             ChangeRow {

@@ -1,4 +1,5 @@
-//! Who reaches whom: a node in each of the networks that people have, and every pair of them.
+//! Who reaches whom: a node in each of the networks that people have, and every pair of them; and what becomes of a stream when the
+//! network changes.
 
 use std::fs;
 
@@ -55,4 +56,34 @@ fn an_unknown_network_is_named() {
         "{}",
         ran.stderr
     );
+}
+
+/// Those changes that are over in a moment; `hail bench changes` has more, which take minutes.
+#[test]
+fn a_stream_goes_on_when_nats_forget_udp_is_blocked_a_host_moves_or_a_hub_dies() {
+    if !possible() {
+        return;
+    }
+    let nodes = TestNodes::new();
+    let folder = nodes.path("changes").display().to_string();
+    let only = "rebind-near,rebind-both,udp-blocked,move,one-hub-down";
+    let args = [
+        "--json", "bench", "changes", "--only", only, "--out", &folder,
+    ];
+    let ran = nodes.run("none", &args);
+    println!("{}", ran.stderr);
+    let lines = fs::read_to_string(nodes.path("changes").join("changes.jsonl")).unwrap();
+    // Each with a direct path and relayed, but for UDP, which no relayed path has.
+    assert_eq!(lines.lines().count(), 9);
+    for line in lines.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        assert!(row["gap_ms"].as_f64().is_some(), "no stream: {line}");
+        assert_eq!(
+            (&row["lost"], &row["twice"]),
+            (&0.into(), &0.into()),
+            "{line}"
+        );
+    }
+    assert_eq!(ran.json()["missed"], Value::Array(Vec::new()));
+    ran.ok();
 }
