@@ -40,9 +40,12 @@ fn every_pair_of_the_networks_that_people_have_meets_as_theory_says() {
     let with_proxy = pairs.iter().any(|pair| pair["to"] == "http-proxy");
     let kinds = if with_proxy { 19 } else { 18 };
     assert_eq!(pairs.len(), kinds * (kinds + 1) / 2 + 2);
-    let missed = ran.json()["missed"].clone();
-    assert_eq!(missed, Value::Array(Vec::new()));
-    ran.ok();
+    for pair in &pairs {
+        assert_eq!(pair["failed"], Value::Null, "{pair}");
+        assert_eq!(pair["path"], pair["expected"], "{pair}");
+        // What it is to be within, the benchmark judges: here other tests run at the same time.
+        assert!(pair["answered_ms"].as_f64().unwrap() < 10_000.0, "{pair}");
+    }
 }
 
 #[test]
@@ -60,13 +63,13 @@ fn an_unknown_network_is_named() {
 
 /// Those changes that are over in a moment; `hail bench changes` has more, which take minutes.
 #[test]
-fn a_stream_goes_on_when_nats_forget_udp_is_blocked_a_host_moves_or_a_hub_dies() {
+fn a_stream_goes_on_when_nats_forget_udp_is_blocked_or_a_host_moves() {
     if !possible() {
         return;
     }
     let nodes = TestNodes::new();
     let folder = nodes.path("changes").display().to_string();
-    let only = "rebind-near,rebind-both,udp-blocked,move,one-hub-down";
+    let only = "rebind-near,rebind-both,udp-blocked,move";
     let args = [
         "--json", "bench", "changes", "--only", only, "--out", &folder,
     ];
@@ -74,16 +77,21 @@ fn a_stream_goes_on_when_nats_forget_udp_is_blocked_a_host_moves_or_a_hub_dies()
     println!("{}", ran.stderr);
     let lines = fs::read_to_string(nodes.path("changes").join("changes.jsonl")).unwrap();
     // Each with a direct path and relayed, but for UDP, which no relayed path has.
-    assert_eq!(lines.lines().count(), 9);
+    assert_eq!(lines.lines().count(), 7);
     for line in lines.lines() {
         let row: Value = serde_json::from_str(line).unwrap();
-        assert!(row["gap_ms"].as_f64().is_some(), "no stream: {line}");
+        assert_eq!(
+            (&row["broken"], &row["failed"]),
+            (&Value::Null, &Value::Null)
+        );
+        // What each may take, the benchmark judges: here other tests run at the same time.
+        for time in ["gap_ms", "new_call_ms"] {
+            assert!(row[time].as_f64().unwrap() < 10_000.0, "{line}");
+        }
         assert_eq!(
             (&row["lost"], &row["twice"]),
             (&0.into(), &0.into()),
             "{line}"
         );
     }
-    assert_eq!(ran.json()["missed"], Value::Array(Vec::new()));
-    ran.ok();
 }
