@@ -22,8 +22,8 @@ mod nodes;
 mod packages;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod programs;
-#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod reach;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod reference;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod remote_agents;
