@@ -1,19 +1,22 @@
 //! Hubs and nodes in the hosts of a network of the lab: each `hail` as a user starts it, with two agents that measurements call.
 
 use std::{
+    ffi::OsStr,
     fs,
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use hailwire::{
-    Agent, Body, Client, Code, DataDir, Request, Response, ServeHandle, Status, admin::method,
+    Agent, Body, Client, Code, DataDir, Request, Response, ServeHandle, Status,
+    admin::{PingAnswer, PingRequest, method},
 };
-use hailwire_lab::real::NamespaceNetwork;
+use hailwire_lab::{Topology, real::NamespaceNetwork};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::{
     BenchError,
@@ -64,15 +67,25 @@ impl LabNode {
     }
 }
 
-/// What starts processes in a network. Those of a host have its name.
-pub(crate) struct LabStarter<'a> {
-    pub(crate) program: PathBuf,
+/// A network, and what starts processes in it. Those of a host have its name.
+pub(crate) struct LabStarter {
+    pub(crate) network: NamespaceNetwork,
+    program: PathBuf,
     /// Where the data folders and the logs are.
-    pub(crate) folder: PathBuf,
-    pub(crate) network: &'a NamespaceNetwork,
+    folder: TempDir,
 }
 
-impl LabStarter<'_> {
+impl LabStarter {
+    /// Makes the network that a topology file says. The hubs and nodes will be of the `hail` at `program`.
+    pub(crate) fn new(file: &str, name: &str, program: &Path) -> Result<Self, BenchError> {
+        let topology = Topology::parse(file, name).map_err(BenchError::reported)?;
+        Ok(Self {
+            network: NamespaceNetwork::up(&topology).map_err(BenchError::reported)?,
+            program: program.to_owned(),
+            folder: tied_process::temporary_folder(&format!("hail-{name}-"))?,
+        })
+    }
+
     /// A hub whose members trust each other, known by its host's name.
     pub(crate) async fn hub(&self, host: &str) -> Result<TiedProcess, BenchError> {
         let listen = format!("[::]:{HUB_PORT}");
@@ -80,17 +93,17 @@ impl LabStarter<'_> {
         let words = [
             "hub", "--listen", &listen, "--url", &url, "--trust", "members",
         ];
-        self.tie(host, &self.hail(host, &words), &[]).await
+        self.tie_hail(host, &words, &[]).await
     }
 
     /// An HTTP proxy that connects to whatever it is asked for.
     pub(crate) async fn proxy(&self, host: &str) -> Result<TiedProcess, BenchError> {
-        let config = self.folder.join("proxy.conf");
+        let config = self.folder.path().join("proxy.conf");
         let text = format!("Port {PROXY_PORT}\nListen 0.0.0.0\nTimeout 600\nMaxClients 100\n");
         fs::write(&config, text).map_err(BenchError::io("writing the proxy's configuration"))?;
         let script = format!("echo started; exec {PROXY_PROGRAM} -d -c \"$0\"");
-        let words = ["sh", "-c", &script, &config.display().to_string()].map(str::to_owned);
-        let process = self.tie(host, &words, &[]).await?;
+        let args = ["-c", &script, &config.display().to_string()].map(str::to_owned);
+        let process = self.tie(host, Path::new("sh"), &args, &[]).await?;
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, PROXY_PORT));
         let begun = Instant::now();
         while begun.elapsed() < PROXY_TIMEOUT {
@@ -109,12 +122,8 @@ impl LabStarter<'_> {
     /// A ticket of a hub with which so many nodes join.
     pub(crate) async fn ticket(&self, hub: &str, nodes: usize) -> Result<String, BenchError> {
         let uses = nodes.to_string();
-        let words = self.hail(hub, &["hub", "invite", "--uses", &uses]);
-        let (program, words) = words
-            .split_first()
-            .ok_or(BenchError::Unsupported("no words"))?;
-        let mut command = self.inside(hub, program)?;
-        command.args(words);
+        let mut command = self.inside(hub, &self.program)?;
+        command.args(self.hail(hub, &["hub", "invite", "--uses", &uses]));
         let invited = tied_process::printed_json(command).await?;
         let ticket = invited["ticket"].as_str().map(str::to_owned);
         ticket.ok_or_else(|| BenchError::Invalid("the hub's invitation has no ticket".into()))
@@ -127,26 +136,23 @@ impl LabStarter<'_> {
         environment: &[(&str, &str)],
         tickets: &[String],
     ) -> Result<LabNode, BenchError> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| BenchError::Failed {
-            what: format!("{host}: {what}"),
-            reason: error.to_string(),
-        };
-        let words = self.hail(host, &["up", "--name", host]);
-        let process = self.tie(host, &words, environment).await?;
-        let data = DataDir::new(self.folder.join(host));
+        let step = |what: &str| format!("{host}: {what}");
+        let words = ["up", "--name", host];
+        let process = self.tie_hail(host, &words, environment).await?;
+        let data = DataDir::new(self.data(host));
         let client = Client::attach(&data)
             .await
-            .map_err(|error| failed("attaching to the node", &error))?;
+            .map_err(BenchError::failed(step("attaching to the node")))?;
         for ticket in tickets {
             let join = json!({ "ticket": ticket.trim(), "yes": true });
             let _: Value = client
                 .admin(method::JOIN, &join)
                 .await
-                .map_err(|error| failed("joining a hub", &error))?;
+                .map_err(BenchError::failed(step("joining a hub")))?;
         }
         let serving = serve(&client)
             .await
-            .map_err(|error| failed("serving", &error))?;
+            .map_err(BenchError::failed(step("serving")))?;
         Ok(LabNode {
             client,
             process,
@@ -154,31 +160,46 @@ impl LabStarter<'_> {
         })
     }
 
-    fn log(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.log"))
+    fn log(&self, host: &str) -> PathBuf {
+        self.folder.path().join(format!("{host}.log"))
     }
 
-    fn hail(&self, data: &str, words: &[&str]) -> Vec<String> {
-        tied_process::hail_words(&self.program, &self.folder.join(data), words)
+    fn data(&self, host: &str) -> PathBuf {
+        self.folder.path().join(host)
+    }
+
+    fn hail(&self, host: &str, words: &[&str]) -> Vec<String> {
+        tied_process::hail_args(&self.data(host), words)
     }
 
     /// A command in a host.
-    fn inside(&self, host: &str, program: &str) -> Result<Command, BenchError> {
+    fn inside(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, BenchError> {
         let command = self.network.command_with_names(host, program);
-        let mut command = command.map_err(|error| BenchError::Reported(error.to_string()))?;
-        command.env("HOME", &self.folder);
+        let mut command = command.map_err(BenchError::reported)?;
+        command.env("HOME", self.folder.path());
         Ok(command)
+    }
+
+    async fn tie_hail(
+        &self,
+        host: &str,
+        words: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<TiedProcess, BenchError> {
+        let args = self.hail(host, words);
+        self.tie(host, &self.program, &args, environment).await
     }
 
     async fn tie(
         &self,
         host: &str,
-        words: &[String],
+        program: &Path,
+        args: &[String],
         environment: &[(&str, &str)],
     ) -> Result<TiedProcess, BenchError> {
         let mut shell = self.inside(host, "sh")?;
         shell.envs(environment.iter().copied());
-        TiedProcess::start(host, shell, words, &self.log(host)).await
+        TiedProcess::start(host, shell, program, args, &self.log(host)).await
     }
 }
 
@@ -230,4 +251,14 @@ pub(crate) async fn call_count(
         )),
         Err(status) => Err(status.to_string()),
     }
+}
+
+/// The kind of the path to a node that a ping took: `direct`, `relay`, or nothing while none is chosen.
+pub(crate) async fn path_kind(client: &Client, node: &str) -> Result<String, Status> {
+    let who = PingRequest {
+        who: node.to_owned(),
+        ..PingRequest::default()
+    };
+    let pong: PingAnswer = client.admin(method::PING, &who).await?;
+    Ok(pong.path.kind)
 }

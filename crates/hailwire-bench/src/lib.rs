@@ -13,7 +13,8 @@
 //! | [`subject`] | programs that serve and load: ours, and anybody's through the same lines |
 //! | [`work`] | the requests to a subject, and its answers |
 //! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
-//! | [`run_folder`], [`result`] | the files that a run writes |
+//! | [`run_folder`], [`result`] | the files that a run of a suite writes |
+//! | [`recorded_run`] | the files that other runs write |
 //! | [`reach`] | who reaches whom: every pair of the networks that people have |
 //! | [`changes`] | what a change of the network costs a stream and the calls after it |
 //! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
@@ -23,9 +24,12 @@
 
 pub mod agent_load;
 pub mod changes;
+#[cfg(test)]
+mod kept_page;
 mod lab_nodes;
 pub mod measure;
 pub mod reach;
+pub mod recorded_run;
 pub mod report;
 pub mod result;
 pub mod run;
@@ -74,6 +78,20 @@ impl BenchError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
+    }
+
+    /// A step that failed, by what its error says.
+    pub(crate) fn failed<E: std::fmt::Display>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let what = what.into();
+        move |error| Self::Failed {
+            what,
+            reason: error.to_string(),
+        }
+    }
+
+    /// As another error says it.
+    pub(crate) fn reported(error: impl std::fmt::Display) -> Self {
+        Self::Reported(error.to_string())
     }
 
     /// With its cause, on one line.

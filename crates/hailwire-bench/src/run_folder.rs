@@ -90,21 +90,27 @@ impl RunEnvironment {
         }
     }
 
-    /// The command, the program and the machine on one line of Markdown.
-    pub(crate) fn line(&self) -> String {
+    /// The program and the machine.
+    pub(crate) fn program_and_machine(&self) -> String {
         let Self {
-            command,
             version,
             revision,
             build,
             cpu,
             kernel,
-            seconds,
-            state,
             ..
         } = self;
+        format!("hail {version} {revision} ({build}), {cpu}, Linux {kernel}")
+    }
+
+    /// The command, the program and the machine on one line of Markdown.
+    pub(crate) fn line(&self) -> String {
         format!(
-            "`{command}`, hail {version} {revision} ({build}), {cpu}, Linux {kernel}, {seconds:.0} s, {state}."
+            "`{}`, {}, {:.0} s, {}.",
+            self.command,
+            self.program_and_machine(),
+            self.seconds,
+            self.state
         )
     }
 

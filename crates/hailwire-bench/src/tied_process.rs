@@ -3,12 +3,13 @@
 
 use std::{
     fs::{self, File},
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
     time::Duration,
 };
 
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
@@ -35,18 +36,19 @@ pub(crate) struct TiedProcess {
 
 impl TiedProcess {
     /// Starts a program and waits for the first line that it prints. `shell` is a command that runs
-    /// `sh` where the program is to run; `words` are the program and its arguments; its standard error
-    /// goes to `log`.
+    /// `sh` where the program is to run; its standard error goes to `log`.
     pub(crate) async fn start(
         name: &str,
         shell: std::process::Command,
-        words: &[String],
+        program: &Path,
+        args: &[String],
         log: &Path,
     ) -> Result<Self, BenchError> {
         let file = File::create(log).map_err(BenchError::io("creating a log file"))?;
         let mut shell = Command::from(shell)
             .args(["-c", KILL_WITH_PARENT, "sh"])
-            .args(words)
+            .arg(program)
+            .args(args)
             .env_remove("HAIL_DATA")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -119,10 +121,17 @@ pub(crate) async fn printed_json(command: std::process::Command) -> Result<Value
     })
 }
 
-/// The words of `hail` on a data folder, with its answers as JSON.
-pub(crate) fn hail_words(program: &Path, data: &Path, words: &[&str]) -> Vec<String> {
-    let path = |path: &Path| PathBuf::from(path).display().to_string();
-    let front = [path(program), "--json".into(), "--data".into(), path(data)];
+/// The arguments of `hail` on a data folder, with its answers as JSON.
+pub(crate) fn hail_args(data: &Path, words: &[&str]) -> Vec<String> {
+    let front = ["--json".into(), "--data".into(), data.display().to_string()];
     let words = words.iter().map(ToString::to_string);
     front.into_iter().chain(words).collect()
+}
+
+/// A folder that is gone with its value.
+pub(crate) fn temporary_folder(prefix: &str) -> Result<TempDir, BenchError> {
+    tempfile::Builder::new()
+        .prefix(prefix)
+        .tempdir()
+        .map_err(BenchError::io("creating a temporary folder"))
 }

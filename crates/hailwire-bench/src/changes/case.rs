@@ -6,17 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hailwire::{
-    Client,
-    admin::{PingAnswer, PingRequest, method},
-};
-use hailwire_lab::{Topology, fabric::SiteChange, firewall::FirewallRule, real::NamespaceNetwork};
+use hailwire_lab::{fabric::SiteChange, firewall::FirewallRule, real::NamespaceNetwork};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{ChangesOptions, NetworkChange, record::ChangeRow, stream::NumberStream};
 use crate::{
     BenchError,
-    lab_nodes::{LabNode, LabStarter, TICK, call_count},
+    lab_nodes::{LabNode, LabStarter, TICK, call_count, path_kind},
+    measure::millis,
     tied_process::TiedProcess,
 };
 
@@ -56,18 +53,8 @@ pub(super) async fn measure(
     change: NetworkChange,
     relayed: bool,
 ) -> Result<ChangeRow, BenchError> {
-    let network = NamespaceNetwork::up(&topology(relayed)?)
-        .map_err(|error| BenchError::Reported(error.to_string()))?;
-    let folder = tempfile::Builder::new()
-        .prefix("hail-changes-")
-        .tempdir()
-        .map_err(BenchError::io("creating a temporary folder"))?;
-    let starter = LabStarter {
-        program: order.program.clone(),
-        folder: folder.path().to_owned(),
-        network: &network,
-    };
-    let mut case = ChangeCase::start(&starter, change).await?;
+    let starter = LabStarter::new(&topology(relayed), "changes", &order.program)?;
+    let mut case = ChangeCase::start(starter, change).await?;
     let mut row = ChangeRow {
         change,
         path: if relayed { "relay" } else { "direct" }.to_owned(),
@@ -87,9 +74,9 @@ pub(super) async fn measure(
     Ok(row)
 }
 
-/// Two homes and two hubs. The NATs are of the kind that holes can be punched through, done by the lab's model, which can be told to
+/// The topology file of two homes and two hubs. The NATs are of the kind that holes can be punched through, done by the lab's model, which can be told to
 /// forget.
-fn topology(relayed: bool) -> Result<Topology, BenchError> {
+fn topology(relayed: bool) -> String {
     let wall = if relayed { "firewall \"no-udp\";" } else { "" };
     let home = |name: &str| {
         format!(
@@ -98,20 +85,20 @@ fn topology(relayed: bool) -> Result<Topology, BenchError> {
         )
     };
     let hub = |name: &str| format!("host \"{name}\" {{ link {{ delay \"5ms\" }} }}\n");
-    let file = [home(NEAR), home(FAR), HUBS.map(hub).concat()].concat();
-    Topology::parse(&file, "changes").map_err(|error| BenchError::Reported(error.to_string()))
+    [home(NEAR), home(FAR), HUBS.map(hub).concat()].concat()
 }
 
-struct ChangeCase<'a> {
-    starter: &'a LabStarter<'a>,
+struct ChangeCase {
     change: NetworkChange,
     near: LabNode,
     far: Option<LabNode>,
     hubs: Vec<TiedProcess>,
+    // Last, so that the processes are ended while they still have a network.
+    starter: LabStarter,
 }
 
-impl<'a> ChangeCase<'a> {
-    async fn start(starter: &'a LabStarter<'a>, change: NetworkChange) -> Result<Self, BenchError> {
+impl ChangeCase {
+    async fn start(starter: LabStarter, change: NetworkChange) -> Result<Self, BenchError> {
         let (mut hubs, mut tickets) = (Vec::new(), Vec::new());
         for hub in &HUBS[..change.hubs()] {
             hubs.push(starter.hub(hub).await?);
@@ -119,16 +106,16 @@ impl<'a> ChangeCase<'a> {
         }
         // The second address is for the move.
         for host in [NEAR, FAR] {
-            ip(starter.network, host, |own| {
+            ip(&starter.network, host, |own| {
                 format!("address del {} dev eth0", own[1])
             })?;
         }
         Ok(Self {
-            starter,
             change,
             near: starter.node(NEAR, &[], &tickets).await?,
             far: Some(starter.node(FAR, &[], &tickets).await?),
             hubs,
+            starter,
         })
     }
 
@@ -143,10 +130,9 @@ impl<'a> ChangeCase<'a> {
         let begun = Instant::now();
         self.apply().await?;
         let whole = Instant::now();
-        row.outage_ms = millis(whole - begun);
         // What an instant change takes is the lab's own time.
-        if !self.has_outage() {
-            row.outage_ms = 0.0;
+        if self.change.lasts() {
+            row.outage_ms = millis(whole - begun);
         }
         self.new_call(whole, row).await;
         if let Some(stream) = &stream {
@@ -172,9 +158,10 @@ impl<'a> ChangeCase<'a> {
         let begun = Instant::now();
         let mut last = String::new();
         while begun.elapsed() < READY_TIMEOUT {
-            match path(&self.near.client).await {
+            match path_kind(&self.near.client, FAR).await {
                 Ok(path) if path == wanted => return Ok(()),
-                Ok(path) | Err(path) => last = path,
+                Ok(path) => last = path,
+                Err(status) => last = status.to_string(),
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
@@ -197,12 +184,6 @@ impl<'a> ChangeCase<'a> {
         }
     }
 
-    /// Whether the network is not whole for a time.
-    fn has_outage(&self) -> bool {
-        use NetworkChange::{Down3, Down10, HubRestart, Restart, Sleep};
-        matches!(self.change, Down3 | Down10 | Sleep | Restart | HubRestart)
-    }
-
     /// Changes the network, and where that is for a time, waits until it is whole again.
     async fn apply(&mut self) -> Result<(), BenchError> {
         match self.change {
@@ -214,7 +195,7 @@ impl<'a> ChangeCase<'a> {
             NetworkChange::UdpBlocked => {
                 self.at(&[NEAR], &SiteChange::Firewall(Some(FirewallRule::NoUdp)))
             }
-            NetworkChange::Move => ip(self.starter.network, NEAR, |own| {
+            NetworkChange::Move => ip(&self.starter.network, NEAR, |own| {
                 format!(
                     "address add {new}/32 dev eth0\nroute replace default dev eth0 src {new}\naddress del {old} dev eth0",
                     new = own[1],
@@ -255,11 +236,11 @@ impl<'a> ChangeCase<'a> {
     }
 
     async fn interface_down(&self, time: Duration) -> Result<(), BenchError> {
-        ip(self.starter.network, NEAR, |_| {
+        ip(&self.starter.network, NEAR, |_| {
             "link set eth0 down".to_owned()
         })?;
         tokio::time::sleep(time).await;
-        ip(self.starter.network, NEAR, |own| {
+        ip(&self.starter.network, NEAR, |own| {
             format!(
                 "link set eth0 up\nroute add default dev eth0 src {}",
                 own[0]
@@ -270,7 +251,7 @@ impl<'a> ChangeCase<'a> {
     fn at(&self, sites: &[&str], change: &SiteChange) -> Result<(), BenchError> {
         for site in sites {
             let changed = self.starter.network.change(site, change.clone());
-            changed.map_err(|error| BenchError::Reported(error.to_string()))?;
+            changed.map_err(BenchError::reported)?;
         }
         Ok(())
     }
@@ -285,17 +266,6 @@ impl<'a> ChangeCase<'a> {
     }
 }
 
-/// The kind of the path to the other node.
-async fn path(client: &Client) -> Result<String, String> {
-    let who = PingRequest {
-        who: FAR.to_owned(),
-        ..PingRequest::default()
-    };
-    let pong = client.admin::<_, PingAnswer>(method::PING, &who).await;
-    pong.map(|pong| pong.path.kind)
-        .map_err(|status| status.to_string())
-}
-
 /// Runs lines of `ip` in a host; `lines` is given the addresses that it has by the topology.
 fn ip(
     network: &NamespaceNetwork,
@@ -305,7 +275,7 @@ fn ip(
     let own = network.topology().addresses(host);
     for line in lines(&own).lines() {
         let command = network.command(host, "ip");
-        let mut command = command.map_err(|error| BenchError::Reported(error.to_string()))?;
+        let mut command = command.map_err(BenchError::reported)?;
         let done = command
             .args(line.split(' '))
             .output()
@@ -326,8 +296,4 @@ fn signal(process: u32, signal: Signal) -> Result<(), BenchError> {
     kill_process(pid, signal)
         .map_err(io::Error::from)
         .map_err(BenchError::io("sending a signal"))
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1000.0
 }

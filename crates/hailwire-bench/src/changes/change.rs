@@ -110,6 +110,14 @@ impl NetworkChange {
         }
     }
 
+    /// Whether the network is not whole for a time.
+    pub(super) const fn lasts(self) -> bool {
+        matches!(
+            self,
+            Self::Down3 | Self::Down10 | Self::Sleep | Self::Restart | Self::HubRestart
+        )
+    }
+
     /// How many hubs the nodes have joined.
     pub(super) const fn hubs(self) -> usize {
         match self {

@@ -2,7 +2,7 @@
 //! an interface that goes away, sleep, restarts, hubs that die.
 //!
 //! For each change ([`NetworkChange`]), once with a direct path and once relayed, a network of the lab with two nodes behind
-//! NATs and two hubs. One node reads a stream of numbers from the other, fifty a second; then the network changes. What is
+//! NATs and a hub, or two. One node reads a stream of numbers from the other, fifty a second; then the network changes. What is
 //! measured is the longest silence of the stream, numbers that were lost or came twice, and the time from the end of the
 //! outage to the answer of the first new call.
 //!
@@ -20,12 +20,15 @@ pub mod page;
 pub mod record;
 mod stream;
 
-use std::{fs, io::Write as _, path::PathBuf, time::Instant};
+use std::path::PathBuf;
 
 pub use change::NetworkChange;
 use record::ChangeRow;
 
-use crate::{BenchError, run_folder::RunEnvironment};
+use crate::{
+    BenchError,
+    recorded_run::{RecordedOutcome, RecordedRun},
+};
 
 /// How the changes are to be measured.
 #[derive(Clone, Debug)]
@@ -38,38 +41,22 @@ pub struct ChangesOptions {
     pub out: PathBuf,
 }
 
-/// What came out.
-#[derive(Clone, Debug)]
-pub struct ChangesOutcome {
-    /// What took longer than it may, in words.
-    pub missed: Vec<String>,
-    /// The table.
-    pub summary: String,
-    /// Whether it was stopped before its end.
-    pub interrupted: bool,
-}
-
 /// Measures all changes. `tell` is called with each line. When `stop` resolves, the results so far are kept.
 ///
 /// # Errors
 ///
 /// A network cannot be made, a process cannot be started, or the folder cannot be written. A stream that breaks is no error
-/// but in [`ChangesOutcome::missed`].
+/// but in [`RecordedOutcome::missed`].
 pub async fn run(
     order: &ChangesOptions,
     stop: impl Future<Output = ()>,
     mut tell: impl FnMut(&str),
-) -> Result<ChangesOutcome, BenchError> {
-    let begun = Instant::now();
-    fs::create_dir_all(&order.out)
-        .map_err(BenchError::io("creating the folder for the results"))?;
-    let mut environment = RunEnvironment::here();
-    let path = order.out.join(record::FILE);
-    let mut file = fs::File::create(&path).map_err(BenchError::io(path.display().to_string()))?;
+) -> Result<RecordedOutcome, BenchError> {
+    let mut kept = RecordedRun::create(&order.out, record::FILE)?;
     let all = NetworkChange::ALL.into_iter();
     let changes = all.filter(|change| order.changes.is_empty() || order.changes.contains(change));
     let mut stop = std::pin::pin!(stop);
-    let (mut rows, mut interrupted): (Vec<ChangeRow>, bool) = (Vec::new(), false);
+    let mut interrupted = false;
     for (change, relayed) in changes.flat_map(|change| [(change, false), (change, true)]) {
         if relayed && change.needs_direct() {
             continue;
@@ -80,19 +67,9 @@ pub async fn run(
             row = Box::pin(case::measure(order, change, relayed)) => row?,
         };
         tell(&row.line());
-        let text = serde_json::to_string(&row).map_err(|e| BenchError::Invalid(e.to_string()))?;
-        writeln!(file, "{text}").map_err(BenchError::io("writing the results"))?;
-        rows.push(row);
+        kept.keep(row)?;
     }
-    let state = if interrupted { "interrupted" } else { "whole" };
-    environment.finished(state, begun.elapsed());
-    environment.write(&order.out)?;
-    let summary = page::text(&environment, &rows);
-    let path = order.out.join("summary.txt");
-    fs::write(&path, &summary).map_err(BenchError::io(path.display().to_string()))?;
-    Ok(ChangesOutcome {
-        missed: rows.iter().filter_map(ChangeRow::missed).collect(),
-        summary,
-        interrupted,
+    kept.finish(interrupted, page::text, |rows| {
+        rows.iter().filter_map(ChangeRow::missed).collect()
     })
 }

@@ -29,7 +29,7 @@ pub fn markdown(environment: &RunEnvironment, rows: &[ChangeRow]) -> String {
          What a change of the network costs a stream and the calls after it, measured in the lab by `hail bench changes`: two\n\
          nodes behind NATs, members of a hub, and a stream of fifty numbers a second from one to the other. Each change\n\
          once with a direct path, and once where UDP is blocked and the hub relays.\n\n\
-         <!-- Made from the results in bench/results; `HAIL_BLESS=1 cargo test` writes it again. -->\n\n\
+         <!-- Made from the results in bench/results; `./x pages` writes it again. -->\n\n\
          {}\n\n\
          | change | what happens |\n|---|---|\n",
         environment.line()
@@ -77,12 +77,15 @@ fn table_row(page: &mut String, row: &ChangeRow) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{changes::record, reach::page::kept_page};
+    use crate::{changes::record, kept_page};
 
     #[test]
     fn the_page_of_the_manual_is_that_of_the_kept_results() {
-        kept_page("docs/reference/changes.md", |environment, dir| {
-            markdown(environment, &record::read(dir).unwrap())
-        });
+        kept_page::holds(
+            "docs/reference/changes.md",
+            "changes",
+            record::FILE,
+            markdown,
+        );
     }
 }

@@ -1,11 +1,9 @@
 //! The lines of `changes.jsonl`, from which the table is made.
 
-use std::{fs, path::Path};
-
 use serde::{Deserialize, Serialize};
 
 use super::NetworkChange;
-use crate::BenchError;
+use crate::measure::millis;
 
 /// The file in the folder of a run.
 pub const FILE: &str = "changes.jsonl";
@@ -39,7 +37,7 @@ impl ChangeRow {
     /// What took longer than it may, or was lost, in words.
     #[must_use]
     pub fn missed(&self) -> Option<String> {
-        let aim = self.change.aim().as_secs_f64() * 1000.0;
+        let aim = millis(self.change.aim());
         let late = |ms: f64| ms > aim;
         let wrong = if let Some(reason) = &self.failed {
             reason.clone()
@@ -90,20 +88,6 @@ impl ChangeRow {
         }
         line
     }
-}
-
-/// Reads the lines of a run.
-///
-/// # Errors
-///
-/// The file cannot be read, or a line is none.
-pub fn read(dir: &Path) -> Result<Vec<ChangeRow>, BenchError> {
-    let path = dir.join(FILE);
-    let text = fs::read_to_string(&path).map_err(BenchError::io(path.display().to_string()))?;
-    let lines = text.lines().map(serde_json::from_str);
-    lines
-        .collect::<Result<_, _>>()
-        .map_err(|error| BenchError::Invalid(format!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]

@@ -4,8 +4,15 @@ mod open_loop;
 pub mod process;
 mod times;
 
+use std::time::Duration;
+
 pub use open_loop::{NextMessage, OpenLoop};
 pub use times::TimeHistogram;
+
+/// A time in milliseconds.
+pub(crate) fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
 
 /// Median, minimum and maximum of some repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -22,19 +22,17 @@ mod pair;
 mod processes;
 pub mod record;
 
-use std::{
-    fs,
-    io::Write as _,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
 pub use expectation::ExpectedReach;
 pub use networks::ReachNetwork;
 use processes::ReachProcesses;
 use record::{ReachPair, ReachRecord};
 
-use crate::{BenchError, run_folder::RunEnvironment};
+use crate::{
+    BenchError,
+    recorded_run::{RecordedOutcome, RecordedRun},
+};
 
 /// A pair that theory allows answers for the first time within this.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -52,35 +50,20 @@ pub struct ReachOptions {
     pub out: PathBuf,
 }
 
-/// What came out.
-#[derive(Clone, Debug)]
-pub struct ReachOutcome {
-    /// The pairs that are not as theory says, in words.
-    pub missed: Vec<String>,
-    /// The table.
-    pub summary: String,
-    /// Whether it was stopped before its end.
-    pub interrupted: bool,
-}
-
 /// Measures all pairs. `tell` is called with each line. When `stop` resolves, the results so far are
 /// kept.
 ///
 /// # Errors
 ///
 /// The network cannot be made, a process cannot be started, or the folder cannot be written. A pair
-/// that does not meet is no error but in [`ReachOutcome::missed`].
+/// that does not meet is no error but in [`RecordedOutcome::missed`].
 pub async fn run(
     order: &ReachOptions,
     stop: impl Future<Output = ()>,
     mut tell: impl FnMut(&str),
-) -> Result<ReachOutcome, BenchError> {
-    let begun = Instant::now();
+) -> Result<RecordedOutcome, BenchError> {
     let networks = networks::chosen(&order.networks)?;
-    fs::create_dir_all(&order.out)
-        .map_err(BenchError::io("creating the folder for the results"))?;
-    let mut environment = RunEnvironment::here();
-    let mut kept = ReachFolder::create(&order.out)?;
+    let mut kept = RecordedRun::create(&order.out, record::FILE)?;
     let (networks, left_out) = processes::possible(networks);
     for (network, reason) in left_out {
         tell(&format!("skipped: {}: {reason}", network.name));
@@ -110,39 +93,8 @@ pub async fn run(
         kept.keep(ReachRecord::Pair(Box::new(measured)))?;
     }
     processes.end().await;
-    let state = if interrupted { "interrupted" } else { "whole" };
-    environment.finished(state, begun.elapsed());
-    environment.write(&order.out)?;
-    let summary = page::text(&environment, &kept.lines);
-    let path = order.out.join("summary.txt");
-    fs::write(&path, &summary).map_err(BenchError::io(path.display().to_string()))?;
-    let pairs = kept.lines.iter().filter_map(ReachRecord::pair);
-    Ok(ReachOutcome {
-        missed: pairs.filter_map(ReachPair::missed).collect(),
-        summary,
-        interrupted,
+    kept.finish(interrupted, page::text, |lines| {
+        let pairs = lines.iter().filter_map(ReachRecord::pair);
+        pairs.filter_map(ReachPair::missed).collect()
     })
-}
-
-/// The folder of the results, while they are written.
-struct ReachFolder {
-    file: fs::File,
-    lines: Vec<ReachRecord>,
-}
-
-impl ReachFolder {
-    fn create(dir: &Path) -> Result<Self, BenchError> {
-        let path = dir.join(record::FILE);
-        Ok(Self {
-            file: fs::File::create(&path).map_err(BenchError::io(path.display().to_string()))?,
-            lines: Vec::new(),
-        })
-    }
-
-    fn keep(&mut self, line: ReachRecord) -> Result<(), BenchError> {
-        let text = serde_json::to_string(&line).map_err(|e| BenchError::Invalid(e.to_string()))?;
-        writeln!(self.file, "{text}").map_err(BenchError::io("writing the results"))?;
-        self.lines.push(line);
-        Ok(())
-    }
 }

@@ -2,11 +2,8 @@
 
 use std::fmt::Write as _;
 
-use hailwire_lab::{
-    Topology,
-    nat::EndpointDependence::{
-        self, AddressAndPortDependent, AddressDependent, EndpointIndependent,
-    },
+use hailwire_lab::nat::EndpointDependence::{
+    self, AddressAndPortDependent, AddressDependent, EndpointIndependent,
 };
 
 use crate::BenchError;
@@ -26,7 +23,9 @@ pub struct ReachNetwork {
     pub about: &'static str,
     /// The families of addresses, as in a topology file.
     ip: &'static str,
-    /// What stands in the site, as in a topology file.
+    /// What its link has beside a delay, as in a topology file.
+    link: &'static str,
+    /// What else stands in the site, as in a topology file.
     site: &'static str,
     /// Whether both hosts of it are in one site.
     pub(super) shared: bool,
@@ -58,6 +57,7 @@ const PLAIN: ReachNetwork = ReachNetwork {
     name: "public",
     about: "a public address, no firewall",
     ip: "4",
+    link: "",
     site: "",
     shared: false,
     proxied: false,
@@ -189,26 +189,28 @@ pub(super) const ALL: [ReachNetwork; 21] = [
     ReachNetwork {
         name: "mtu-1280",
         about: "an uplink of 1,280 bytes that says so (ICMP)",
-        site: "link { delay \"10ms\"; mtu 1280 }",
+        link: "mtu 1280",
         ..PLAIN
     },
     ReachNetwork {
         name: "mtu-1280-silent",
         about: "an uplink of 1,280 bytes that tells nobody",
-        site: "link { delay \"10ms\"; mtu 1280 icmp=#false }",
+        link: "mtu 1280 icmp=#false",
         ..PLAIN
     },
     ReachNetwork {
         name: "mtu-1280-tcp",
         about: "an uplink of 1,280 bytes that says so, and no UDP",
-        site: "link { delay \"10ms\"; mtu 1280 }; firewall \"no-udp\"",
+        link: "mtu 1280",
+        site: "firewall \"no-udp\"",
         udp4: None,
         ..PLAIN
     },
     ReachNetwork {
         name: "mtu-1280-silent-tcp",
         about: "an uplink of 1,280 bytes that tells nobody, and no UDP",
-        site: "link { delay \"10ms\"; mtu 1280 icmp=#false }; firewall \"no-udp\"",
+        link: "mtu 1280 icmp=#false",
+        site: "firewall \"no-udp\"",
         udp4: None,
         ..PLAIN
     },
@@ -249,37 +251,31 @@ pub(super) fn pairs(networks: &[ReachNetwork]) -> Vec<(&ReachNetwork, &ReachNetw
     pairs
 }
 
-/// The lab's network with two hosts of each, the hub, which has both families, and the proxy.
-pub(super) fn topology(networks: &[ReachNetwork]) -> Result<Topology, BenchError> {
+/// The topology file with two hosts of each, the hub, which has both families, and the proxy.
+pub(super) fn topology(networks: &[ReachNetwork]) -> String {
     let mut file = format!(
         "about \"the networks that people have\"\n\
          host \"{HUB}\" ip=\"4+6\" {{ link {{ delay \"5ms\" }} }}\n\
          host \"{PROXY}\" ip=\"4+6\" {{ link {{ delay \"2ms\" }} }}\n"
     );
     for network in networks {
-        let ReachNetwork { name, ip, site, .. } = network;
-        let link = match site.starts_with("link") {
-            true => "",
-            false => "link { delay \"10ms\" };",
-        };
-        let [first, second] = network.hosts();
-        // Writing to text cannot fail.
-        let _ = match network.shared {
-            true => writeln!(
+        let ReachNetwork { ip, link, site, .. } = network;
+        let hosts = network.hosts();
+        let together = if network.shared { hosts.len() } else { 1 };
+        for hosts in hosts.chunks(together) {
+            let names: String = hosts
+                .iter()
+                .map(|host| format!("host \"{host}\"\n"))
+                .collect();
+            // Writing to text cannot fail.
+            let _ = writeln!(
                 file,
-                "site \"{name}\" ip=\"{ip}\" {{ {link} {site}; host \"{first}\"; host \"{second}\" }}"
-            ),
-            false => [first, second].iter().try_for_each(|host| {
-                let site = site.trim();
-                let end = if site.is_empty() { "" } else { ";" };
-                writeln!(
-                    file,
-                    "site \"{host}\" ip=\"{ip}\" {{ {link} {site}{end} host \"{host}\" }}"
-                )
-            }),
-        };
+                "site \"{}\" ip=\"{ip}\" {{\nlink {{ delay \"10ms\"; {link} }}\n{site}\n{names}}}",
+                hosts[0]
+            );
+        }
     }
-    Topology::parse(&file, "reach").map_err(|error| BenchError::Reported(error.to_string()))
+    file
 }
 
 #[cfg(test)]
@@ -289,7 +285,7 @@ mod tests {
     #[test]
     fn every_network_has_two_hosts_and_meets_every_other_once() {
         let all = chosen(&[]).unwrap();
-        let topology = topology(&all).unwrap();
+        let topology = hailwire_lab::Topology::parse(&topology(&all), "reach").unwrap();
         assert_eq!(topology.hosts().count(), 2 * ALL.len() + 2);
         let pairs = pairs(&all);
         let alone = ALL.iter().filter(|network| network.shared).count();

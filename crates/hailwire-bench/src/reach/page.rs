@@ -7,7 +7,7 @@ use super::{
     networks::ALL,
     record::{ReachPair, ReachRecord},
 };
-use crate::run_folder::RunEnvironment;
+use crate::{measure::Spread, run_folder::RunEnvironment};
 
 /// The whole summary as text.
 #[must_use]
@@ -33,7 +33,7 @@ pub fn markdown(environment: &RunEnvironment, lines: &[ReachRecord]) -> String {
          Every pair of the networks that people have, measured in the lab by `hail bench reach`: two hosts of each\n\
          network, each with a node of its own, all members of one hub. For each pair the first call between the\n\
          two, and what the path is like that is used then.\n\n\
-         <!-- Made from the results in bench/results; `HAIL_BLESS=1 cargo test` writes it again. -->\n\n\
+         <!-- Made from the results in bench/results; `./x pages` writes it again. -->\n\n\
          {}\n\n{}\n\n",
         environment.line(),
         counts(&pairs)
@@ -94,64 +94,36 @@ fn counts(pairs: &[&ReachPair]) -> String {
         let own = pairs.iter().filter(|pair| pair.failed.is_none());
         own.filter(|pair| pair.path == word.word()).count()
     };
-    let answer = median(pairs.iter().filter_map(|pair| pair.answered_ms));
-    let slowest = pairs.iter().filter_map(|pair| pair.answered_ms);
-    let slowest = slowest.fold(0.0, f64::max);
-    let direct = median(pairs.iter().filter_map(|pair| pair.direct_ms));
+    let spread = |time: fn(&ReachPair) -> Option<f64>| {
+        let nothing = Spread {
+            median: 0.0,
+            min: 0.0,
+            max: 0.0,
+        };
+        Spread::of(pairs.iter().filter_map(|pair| time(pair)).collect()).unwrap_or(nothing)
+    };
+    let answer = spread(|pair| pair.answered_ms);
+    let direct = spread(|pair| pair.direct_ms);
     format!(
-        "{} pairs: {} direct, {} relayed, {missed} not as theory says. First answer: median {answer:.0} ms, slowest \
-         {slowest:.0} ms. Direct after a median of {direct:.0} ms.",
+        "{} pairs: {} direct, {} relayed, {missed} not as theory says. First answer: median {:.0} ms, slowest \
+         {:.0} ms. Direct after a median of {:.0} ms.",
         pairs.len(),
         count(ExpectedReach::Direct),
         count(ExpectedReach::Relay),
+        answer.median,
+        answer.max,
+        direct.median,
     )
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// Holds a page of the manual to the kept results, or writes it where `HAIL_BLESS` is set.
-#[cfg(test)]
-pub(crate) fn kept_page(
-    page: &str,
-    markdown: impl FnOnce(&RunEnvironment, &std::path::Path) -> String,
-) {
-    /// From the repository's root.
-    const RESULTS: &str = "bench/results/2026-11-24-networks/after";
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let dir = root.join(RESULTS).join(match page.contains("nat") {
-        true => "reach",
-        false => "changes",
-    });
-    let environment = std::fs::read_to_string(dir.join("environment.json")).unwrap();
-    let environment: RunEnvironment = serde_json::from_str(&environment).unwrap();
-    assert_eq!(environment.state, "whole");
-    let now = markdown(&environment, &dir);
-    let path = root.join(page);
-    if std::env::var_os("HAIL_BLESS").is_some() {
-        std::fs::write(&path, &now).unwrap();
-        return;
-    }
-    let written = std::fs::read_to_string(&path).unwrap();
-    assert!(
-        written == now,
-        "{page} is stale: HAIL_BLESS=1 cargo test writes it from {RESULTS}"
-    );
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reach::record;
+    use crate::{kept_page, reach::record};
 
     #[test]
     fn the_page_of_the_manual_is_that_of_the_kept_results() {
-        kept_page("docs/reference/nat.md", |environment, dir| {
-            markdown(environment, &record::read(dir).unwrap())
-        });
+        kept_page::holds("docs/reference/nat.md", "reach", record::FILE, markdown);
     }
 
     #[test]

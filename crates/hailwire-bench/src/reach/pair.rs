@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hailwire::{
-    Client,
-    admin::{PingAnswer, PingRequest, method},
-};
+use hailwire::Client;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     ExpectedReach, expectation, networks::ReachNetwork, processes::ReachProcesses,
     record::ReachPair,
 };
-use crate::lab_nodes::call_count;
+use crate::{
+    lab_nodes::{call_count, path_kind},
+    measure::{Spread, millis},
+};
 
 /// Deadline of the first call. Longer than it may take, so that what it took is seen.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -87,17 +87,13 @@ async fn watch(client: &Client, to: &str, begun: Instant, pair: &mut ReachPair) 
     };
     let mut again = interval(LOOK_INTERVAL);
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let who = PingRequest {
-        who: to.to_owned(),
-        ..PingRequest::default()
-    };
     while begun.elapsed() < limit {
         again.tick().await;
         // One that fails is followed by another; what counts is where it ends.
-        let Ok(pong) = client.admin::<_, PingAnswer>(method::PING, &who).await else {
+        let Ok(path) = path_kind(client, to).await else {
             continue;
         };
-        pair.path = pong.path.kind;
+        pair.path = path;
         if pair.path == "direct" {
             pair.direct_ms = Some(millis(begun.elapsed()));
             return;
@@ -108,10 +104,9 @@ async fn watch(client: &Client, to: &str, begun: Instant, pair: &mut ReachPair) 
 async fn measure_costs(client: &Client, to: &str, pair: &mut ReachPair) -> Result<(), String> {
     let mut times = Vec::new();
     for _ in 0..CALLS {
-        times.push(call(client, to, "x".into()).await?);
+        times.push(millis(call(client, to, "x".into()).await?));
     }
-    times.sort_unstable();
-    pair.call_ms = Some(millis(times[times.len() / 2]));
+    pair.call_ms = Spread::of(times).map(|times| times.median);
     let took = call(client, to, vec![7; LARGE_BODY].into()).await?;
     let bits = f64::from(u32::try_from(LARGE_BODY).unwrap_or(u32::MAX)) * 8.0;
     pair.mbit_s = Some(bits / 1e6 / took.as_secs_f64());
@@ -120,8 +115,4 @@ async fn measure_costs(client: &Client, to: &str, pair: &mut ReachPair) -> Resul
 
 async fn call(client: &Client, to: &str, body: Bytes) -> Result<Duration, String> {
     call_count(client, to, body, DEADLINE).await
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1000.0
 }

@@ -4,8 +4,6 @@ use std::{collections::HashMap, process::Command};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hailwire::Client;
-use hailwire_lab::real::NamespaceNetwork;
-use tempfile::TempDir;
 
 use super::{
     ReachOptions,
@@ -14,6 +12,7 @@ use super::{
 use crate::{
     BenchError,
     lab_nodes::{LabNode, LabStarter, PROXY_PORT, PROXY_PROGRAM},
+    measure::millis,
     tied_process::TiedProcess,
 };
 
@@ -24,8 +23,7 @@ const STARTED_AT_ONCE: usize = 4;
 pub(super) struct ReachProcesses {
     nodes: HashMap<String, LabNode>,
     servers: Vec<TiedProcess>,
-    network: NamespaceNetwork,
-    _folder: TempDir,
+    starter: LabStarter,
 }
 
 /// Those that can be had here, and the others with the reason.
@@ -33,12 +31,11 @@ pub(super) fn possible(
     networks: Vec<ReachNetwork>,
 ) -> (Vec<ReachNetwork>, Vec<(ReachNetwork, String)>) {
     let proxy = Command::new(PROXY_PROGRAM).arg("-v").output().is_ok();
-    let (can, cannot) = networks
+    let (can, cannot): (Vec<_>, Vec<_>) = networks
         .into_iter()
         .partition(|network| proxy || !network.proxied);
     let why = format!("`{PROXY_PROGRAM}` is not installed (Debian's package tinyproxy-bin)");
     let left_out = |network| (network, why.clone());
-    let cannot: Vec<ReachNetwork> = cannot;
     (can, cannot.into_iter().map(left_out).collect())
 }
 
@@ -48,27 +45,15 @@ impl ReachProcesses {
         order: &ReachOptions,
         networks: &[ReachNetwork],
     ) -> Result<Self, BenchError> {
-        let topology = networks::topology(networks)?;
-        let network = NamespaceNetwork::up(&topology)
-            .map_err(|error| BenchError::Reported(error.to_string()))?;
-        let folder = tempfile::Builder::new()
-            .prefix("hail-reach-")
-            .tempdir()
-            .map_err(BenchError::io("creating a temporary folder"))?;
-        let starter = LabStarter {
-            program: order.program.clone(),
-            folder: folder.path().to_owned(),
-            network: &network,
-        };
+        let starter = LabStarter::new(&networks::topology(networks), "reach", &order.program)?;
         let mut servers = vec![starter.hub(HUB).await?];
         if networks.iter().any(|network| network.proxied) {
             servers.push(starter.proxy(PROXY).await?);
         }
         let ticket = starter.ticket(HUB, 2 * networks.len()).await?;
         let tickets = [ticket];
-        let proxy = network
-            .address(PROXY)
-            .map_err(|error| BenchError::Reported(error.to_string()))?;
+        let proxy = starter.network.address(PROXY);
+        let proxy = proxy.map_err(BenchError::reported)?;
         let proxy = format!("http://{proxy}:{PROXY_PORT}");
         let start = async |host: String, proxied: bool| {
             let proxy = [("HTTPS_PROXY", proxy.as_str())];
@@ -86,8 +71,7 @@ impl ReachProcesses {
         Ok(Self {
             nodes,
             servers,
-            network,
-            _folder: folder,
+            starter,
         })
     }
 
@@ -98,8 +82,8 @@ impl ReachProcesses {
 
     /// The round trip between two hosts by the links, in milliseconds.
     pub(super) fn direct_ms(&self, from: &str, to: &str) -> f64 {
-        let expected = self.network.topology().expected(from, to);
-        expected.map_or(0.0, |path| path.rtt.as_secs_f64() * 1000.0)
+        let expected = self.starter.network.topology().expected(from, to);
+        expected.map_or(0.0, |path| millis(path.rtt))
     }
 
     /// The same by way of the hub.

@@ -1,11 +1,9 @@
 //! The lines of `reach.jsonl`, from which the table is made.
 
-use std::{fs, path::Path};
-
 use serde::{Deserialize, Serialize};
 
 use super::{ANSWER_WITHIN, ExpectedReach};
-use crate::BenchError;
+use crate::measure::millis;
 
 /// The file in the folder of a run.
 pub const FILE: &str = "reach.jsonl";
@@ -68,7 +66,7 @@ impl ReachPair {
         let Self { from, to, .. } = self;
         let wrong = match (&self.failed, self.answered_ms) {
             (Some(reason), _) => format!("no answer: {reason}"),
-            (None, Some(ms)) if ms > ANSWER_WITHIN.as_secs_f64() * 1000.0 => {
+            (None, Some(ms)) if ms > millis(ANSWER_WITHIN) => {
                 format!("answered after {ms:.0} ms")
             }
             _ if self.path != self.expected.word() => {
@@ -94,18 +92,4 @@ impl ReachPair {
         }
         line
     }
-}
-
-/// Reads the lines of a run.
-///
-/// # Errors
-///
-/// The file cannot be read, or a line is none.
-pub fn read(dir: &Path) -> Result<Vec<ReachRecord>, BenchError> {
-    let path = dir.join(FILE);
-    let text = fs::read_to_string(&path).map_err(BenchError::io(path.display().to_string()))?;
-    let lines = text.lines().map(serde_json::from_str);
-    lines
-        .collect::<Result<_, _>>()
-        .map_err(|error| BenchError::Invalid(format!("{}: {error}", path.display())))
 }

@@ -195,7 +195,7 @@ fn folders(dir: &Path) -> Result<Vec<String>, BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::fixture;
+    use crate::{kept_page, report::fixture};
 
     fn kept() -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results")
@@ -203,17 +203,7 @@ mod tests {
 
     #[test]
     fn the_kept_front_page_is_that_of_the_kept_results() {
-        let path = kept().join(NAME);
-        let now = page(&kept()).unwrap();
-        if std::env::var_os("HAIL_BLESS").is_some() {
-            fs::write(&path, &now).unwrap();
-        } else {
-            let written = fs::read_to_string(&path).unwrap();
-            assert!(
-                written == now,
-                "{NAME} is stale: run ./x pages, which writes it from the kept results"
-            );
-        }
+        kept_page::written(&kept().join(NAME), &page(&kept()).unwrap());
     }
 
     #[test]

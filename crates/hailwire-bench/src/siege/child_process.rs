@@ -8,10 +8,7 @@ use std::{
 use hailwire::{Agent, Client, DataDir, Request, Response};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use super::{
-    attack::{self, AttackCounters, AttackOrders, AttackReport},
-    peer::failed,
-};
+use super::attack::{self, AttackCounters, AttackOrders, AttackReport};
 use crate::{BenchError, measure::process};
 
 /// The `nice` value of an attacker, which lets the other processes run first.
@@ -42,10 +39,13 @@ pub async fn run_process(role: SiegeProcessRole, data: &DataDir) -> Result<(), B
 async fn agent(data: &DataDir) -> Result<(), BenchError> {
     let client = Client::attach(data)
         .await
-        .map_err(failed("attaching to the node"))?;
-    let agent = Agent::new("echo").map_err(failed("creating the agent"))?;
+        .map_err(BenchError::failed("attaching to the node"))?;
+    let agent = Agent::new("echo").map_err(BenchError::failed("creating the agent"))?;
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
-    let _serving = client.serve(agent, echo).await.map_err(failed("serving"))?;
+    let _serving = client
+        .serve(agent, echo)
+        .await
+        .map_err(BenchError::failed("serving"))?;
     say("{}")?;
     let gone = client.closed().await;
     Err(BenchError::Reported(format!("the node is gone: {gone}")))
@@ -59,8 +59,8 @@ async fn attack() -> Result<(), BenchError> {
         .next_line()
         .await
         .map_err(BenchError::io("reading standard input"))?;
-    let orders: AttackOrders =
-        serde_json::from_str(&line.unwrap_or_default()).map_err(failed("reading the orders"))?;
+    let orders: AttackOrders = serde_json::from_str(&line.unwrap_or_default())
+        .map_err(BenchError::failed("reading the orders"))?;
     let (begun, counters) = (Instant::now(), AttackCounters::default());
     let time = Duration::from_secs_f64(orders.seconds);
     let failed = tokio::select! {

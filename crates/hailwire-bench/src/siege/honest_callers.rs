@@ -17,7 +17,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 use super::{
     AttackerKind, call_schedule,
-    peer::{self, KeySeed, NodeAddress, failed},
+    peer::{self, KeySeed, NodeAddress},
     processes::{DESK, NEWCOMERS, SHELF, SiegeProcesses, VICTIM},
     record::{PhaseCalls, SiegePhase},
 };
@@ -125,11 +125,11 @@ impl HonestCallers {
         let ticket = processes.hub.read()?;
         let pins = hailwire::hub::tls::HubPins::default();
         let member = HubClient::new(ticket.url, ticket.key, member.pair(), &pins);
-        let member = member.map_err(failed("reaching the hub"))?;
+        let member = member.map_err(BenchError::failed("reaching the hub"))?;
         member
             .join(ticket.secret)
             .await
-            .map_err(failed("joining the hub"))?;
+            .map_err(BenchError::failed("joining the hub"))?;
         let clients = HonestClients {
             local: processes.attach(VICTIM).await?,
             desk: processes.attach(DESK).await?,
@@ -311,7 +311,7 @@ impl HonestClients {
 
     async fn look_up(&self, node: NodeId) -> Result<(), BenchError> {
         let found = self.member.lookup(&NodeRef::Id(node)).await;
-        match found.map_err(failed("reaching the hub"))? {
+        match found.map_err(BenchError::failed("reaching the hub"))? {
             Some(record) if record.node() == node => Ok(()),
             _ => Err(BenchError::Invalid("the hub does not know the node".into())),
         }
@@ -325,12 +325,12 @@ fn in_turn<T>(all: &[T], number: u64) -> Result<&T, BenchError> {
 
 async fn echo(client: &Client, to: &str, body: Bytes) -> Result<(), BenchError> {
     let call = client.call(to).body(body.clone()).deadline(DEADLINE);
-    let mut answer = call.send().await.map_err(failed("the call"))?;
+    let mut answer = call.send().await.map_err(BenchError::failed("the call"))?;
     let limit = 2 * body.len();
     let answer = answer
         .bytes(limit)
         .await
-        .map_err(failed("reading the answer"))?;
+        .map_err(BenchError::failed("reading the answer"))?;
     is_same(&answer, &body)
 }
 

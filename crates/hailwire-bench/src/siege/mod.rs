@@ -34,19 +34,17 @@ mod round;
 mod summary;
 mod verdict;
 
-use std::{
-    fs,
-    io::Write as _,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
 pub use attacker_kind::AttackerKind;
 pub use child_process::{SiegeProcessRole, run_process};
 use record::SiegeRecord;
 use tokio::sync::watch;
 
-use crate::{BenchError, run_folder::RunEnvironment};
+use crate::{
+    BenchError,
+    recorded_run::{RecordedOutcome, RecordedRun},
+};
 
 /// How a siege is to be run.
 #[derive(Clone, Debug)]
@@ -67,40 +65,6 @@ pub struct SiegeOptions {
     pub out: PathBuf,
 }
 
-/// The outcome of a siege.
-#[derive(Clone, Debug)]
-pub struct SiegeOutcome {
-    /// The targets that were missed, as text.
-    pub missed: Vec<String>,
-    /// The summary.
-    pub summary: String,
-    /// Whether it was stopped before its end.
-    pub interrupted: bool,
-}
-
-/// The folder of a siege, while it is written.
-struct SiegeFolder {
-    file: fs::File,
-    lines: Vec<SiegeRecord>,
-}
-
-impl SiegeFolder {
-    fn create(dir: &Path) -> Result<Self, BenchError> {
-        let path = dir.join("siege.jsonl");
-        Ok(Self {
-            file: fs::File::create(&path).map_err(BenchError::io(path.display().to_string()))?,
-            lines: Vec::new(),
-        })
-    }
-
-    fn keep(&mut self, line: SiegeRecord) -> Result<(), BenchError> {
-        let text = serde_json::to_string(&line).map_err(|e| BenchError::Invalid(e.to_string()))?;
-        writeln!(self.file, "{text}").map_err(BenchError::io("writing siege.jsonl"))?;
-        self.lines.push(line);
-        Ok(())
-    }
-}
-
 /// Runs a siege. `tell` is called with each step. When `stop` resolves, the results so far are kept.
 ///
 /// # Errors
@@ -111,12 +75,8 @@ pub async fn run(
     order: &SiegeOptions,
     stop: impl Future<Output = ()>,
     mut tell: impl FnMut(&str),
-) -> Result<SiegeOutcome, BenchError> {
-    let begun = Instant::now();
-    fs::create_dir_all(&order.out)
-        .map_err(BenchError::io("creating the folder for the results"))?;
-    let mut environment = RunEnvironment::here();
-    let mut kept = SiegeFolder::create(&order.out)?;
+) -> Result<RecordedOutcome, BenchError> {
+    let mut kept = RecordedRun::create(&order.out, record::FILE)?;
     let rounds: Vec<Vec<AttackerKind>> = if order.one_by_one {
         order.attackers.iter().map(|kind| vec![*kind]).collect()
     } else {
@@ -147,18 +107,8 @@ pub async fn run(
             break;
         }
     }
-    for target in verdict::judge(&kept.lines) {
+    for target in verdict::judge(kept.lines()) {
         kept.keep(SiegeRecord::Target(target))?;
     }
-    let state = if interrupted { "interrupted" } else { "whole" };
-    environment.finished(state, begun.elapsed());
-    environment.write(&order.out)?;
-    let summary = summary::of(&environment, &kept.lines);
-    let path = order.out.join("summary.txt");
-    fs::write(&path, &summary).map_err(BenchError::io(path.display().to_string()))?;
-    Ok(SiegeOutcome {
-        missed: verdict::missed(&kept.lines),
-        summary,
-        interrupted,
-    })
+    kept.finish(interrupted, summary::of, verdict::missed)
 }

@@ -37,13 +37,6 @@ pub(super) const ALPN: &[u8] = b"hailwire";
 /// Largest answer that is read.
 const MAX_READ: usize = 1 << 20;
 
-pub(super) fn failed<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> BenchError {
-    move |error| BenchError::Failed {
-        what: what.to_owned(),
-        reason: error.to_string(),
-    }
-}
-
 /// Random bytes.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], BenchError> {
     let mut bytes = [0; N];
@@ -95,7 +88,7 @@ impl KeySeed {
             .open(&path)
             .map_err(BenchError::io("writing a key"))?;
         writeln!(file, "{}", self.0).map_err(BenchError::io("writing a key"))?;
-        let key = NodeKey::load(&path).map_err(failed("reading a key"))?;
+        let key = NodeKey::load(&path).map_err(BenchError::failed("reading a key"))?;
         Ok(TlsIdentity::new(&key))
     }
 
@@ -106,8 +99,10 @@ impl KeySeed {
             .relay_mode(RelayMode::Disabled)
             .clear_ip_transports()
             .bind_addr(SocketAddr::from(([127, 0, 0, 1], 0)))
-            .map_err(failed("binding"))?;
-        Box::pin(bound.bind()).await.map_err(failed("binding"))
+            .map_err(BenchError::failed("binding"))?;
+        Box::pin(bound.bind())
+            .await
+            .map_err(BenchError::failed("binding"))
     }
 }
 
@@ -122,10 +117,11 @@ pub(super) struct NodeAddress {
 impl NodeAddress {
     /// Connects over QUIC.
     pub(super) async fn quic(&self, endpoint: &Endpoint) -> Result<CarrierConnection, BenchError> {
-        let id = EndpointId::from_bytes(self.node.as_bytes()).map_err(failed("parsing the key"))?;
+        let id = EndpointId::from_bytes(self.node.as_bytes())
+            .map_err(BenchError::failed("parsing the key"))?;
         let address = EndpointAddr::from_parts(id, [TransportAddr::Ip(self.udp)]);
         let connection = endpoint.connect(address, ALPN).await;
-        let connection = connection.map_err(failed("connecting"))?;
+        let connection = connection.map_err(BenchError::failed("connecting"))?;
         Ok(CarrierConnection::Quic(quic::QuicConnection::new(
             connection,
         )))
@@ -134,7 +130,9 @@ impl NodeAddress {
     /// Connects over WebSocket.
     pub(super) async fn ws(&self, identity: &TlsIdentity) -> Result<CarrierConnection, BenchError> {
         let made = tcp::connect(identity, self.node, self.tcp, &[TcpCarrier::Ws]);
-        Box::pin(made).await.map_err(failed("connecting"))
+        Box::pin(made)
+            .await
+            .map_err(BenchError::failed("connecting"))
     }
 
     /// Connects over TLS; what is spoken on it is left to the caller.
@@ -183,11 +181,11 @@ pub(super) async fn greet(
         ..Hello::default()
     };
     let opened = connection.open(Priority::Critical).await;
-    let (mut send, recv) = opened.map_err(failed("sending HELLO"))?;
+    let (mut send, recv) = opened.map_err(BenchError::failed("sending HELLO"))?;
     let greeting = frame_of(FrameKind::HELLO, &header::encode(&hello));
     send.write(greeting)
         .await
-        .map_err(failed("sending HELLO"))?;
+        .map_err(BenchError::failed("sending HELLO"))?;
     Ok((send, recv))
 }
 
@@ -199,14 +197,14 @@ pub(super) async fn ask(
     body: Bytes,
 ) -> Result<Bytes, BenchError> {
     let opened = connection.open(Priority::Medium).await;
-    let (mut send, mut recv) = opened.map_err(failed("the call"))?;
+    let (mut send, mut recv) = opened.map_err(BenchError::failed("the call"))?;
     let mut chunks = [call(to, method), frame_of(FrameKind::DATA, &body)];
     let written = send.write_many(&mut chunks).await;
     send.finish();
     let (status, body) = answer(&mut recv).await?;
     match status.code {
         Code::Ok => {
-            written.map_err(failed("the call"))?;
+            written.map_err(BenchError::failed("the call"))?;
             Ok(body)
         }
         code => Err(BenchError::Reported(format!("{code}: {}", status.message))),
@@ -218,14 +216,18 @@ pub(super) async fn answer(recv: &mut RecvStream) -> Result<(Status, Bytes), Ben
     let mut decoder = FrameDecoder::new();
     let mut body = BytesMut::new();
     loop {
-        while let Some(event) = decoder.next_event().map_err(failed("reading the answer"))? {
+        while let Some(event) = decoder
+            .next_event()
+            .map_err(BenchError::failed("reading the answer"))?
+        {
             match event {
                 FrameEvent::Data(part) => body.extend_from_slice(&part),
                 FrameEvent::Frame(FrameKind::END, payload) if payload.is_empty() => {
                     return Ok((Status::ok(), body.freeze()));
                 }
                 FrameEvent::Frame(FrameKind::END, payload) => {
-                    let status = header::decode(&payload).map_err(failed("decoding the status"))?;
+                    let status = header::decode(&payload)
+                        .map_err(BenchError::failed("decoding the status"))?;
                     return Ok((status, body.freeze()));
                 }
                 FrameEvent::Frame(..) => {}
@@ -239,7 +241,7 @@ pub(super) async fn answer(recv: &mut RecvStream) -> Result<(Status, Bytes), Ben
         match recv
             .read(1 << 16)
             .await
-            .map_err(failed("reading the answer"))?
+            .map_err(BenchError::failed("reading the answer"))?
         {
             Some(chunk) => decoder.push(chunk),
             None => return Err(BenchError::Invalid("the answer was cut short".into())),
@@ -296,7 +298,7 @@ pub(super) fn hub_tls(host: &str, key: NodeId) -> Result<rustls::ClientConfig, B
     let verifier = verifier.map_err(BenchError::io("the TLS handshake"))?;
     Ok(rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(failed("setting up TLS"))?
+        .map_err(BenchError::failed("setting up TLS"))?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth())

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::{
     AttackerKind,
-    peer::{KeySeed, NodeAddress, failed},
+    peer::{KeySeed, NodeAddress},
 };
 use crate::{
     BenchError,
@@ -60,7 +60,7 @@ impl HubAddress {
             .ticket
             .trim()
             .parse()
-            .map_err(failed("parsing the ticket"))?
+            .map_err(BenchError::failed("parsing the ticket"))?
         {
             Ticket::Hub(ticket) => Ok(ticket),
             Ticket::Node(_) => Err(BenchError::Invalid(
@@ -72,17 +72,15 @@ impl HubAddress {
     pub(super) fn address(&self) -> Result<SocketAddr, BenchError> {
         let url = self.read()?.url;
         let text = format!("{}:{}", url.host(), url.port());
-        text.parse().map_err(failed("parsing the hub's address"))
+        text.parse()
+            .map_err(BenchError::failed("parsing the hub's address"))
     }
 }
 
 impl SiegeProcesses {
     /// Starts everything. The agent that is called is `own`, so that it answers the same whatever is attacked.
     pub(super) async fn start(own: &Path, attacked: &Path) -> Result<Self, BenchError> {
-        let folder = tempfile::Builder::new()
-            .prefix("hail-siege-")
-            .tempdir()
-            .map_err(BenchError::io("creating a temporary folder"))?;
+        let folder = tied_process::temporary_folder("hail-siege-")?;
         let nobody = NodeAddress {
             node: NodeId::from_bytes([0; 32]),
             udp: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -138,7 +136,7 @@ impl SiegeProcesses {
 
     pub(super) async fn attach(&self, name: &str) -> Result<Client, BenchError> {
         let attached = Client::attach(&self.data(name)).await;
-        attached.map_err(failed("attaching to the node"))
+        attached.map_err(BenchError::failed("attaching to the node"))
     }
 
     /// Names and process ids.
@@ -170,15 +168,18 @@ impl SiegeProcesses {
             let _: Value = client
                 .admin(method::JOIN, &join)
                 .await
-                .map_err(failed("joining the hub"))?;
+                .map_err(BenchError::failed("joining the hub"))?;
         }
         let invite = json!({ "uses": 10_000, "expires_s": 24 * 3600, "allow": [] });
         let invited: Value = victim
             .admin(method::INVITE, &invite)
             .await
-            .map_err(failed("making a ticket"))?;
+            .map_err(BenchError::failed("making a ticket"))?;
         let ticket = text_of(&invited, "ticket")?;
-        match ticket.parse().map_err(failed("parsing the ticket"))? {
+        match ticket
+            .parse()
+            .map_err(BenchError::failed("parsing the ticket"))?
+        {
             Ticket::Node(ticket) => self.secret = ticket.secret,
             Ticket::Hub(_) => return Err(BenchError::Invalid("not the ticket of a node".into())),
         }
@@ -203,7 +204,7 @@ impl SiegeProcesses {
         let status: admin::NodeStatus = client
             .admin(method::STATUS, &())
             .await
-            .map_err(failed("reading the node's status"))?;
+            .map_err(BenchError::failed("reading the node's status"))?;
         let first = |places: &[String]| {
             let address = places.first().and_then(|address| address.parse().ok());
             address
@@ -221,17 +222,15 @@ impl SiegeProcesses {
     }
 
     fn hail(&self, data: &str, words: &[&str]) -> Vec<String> {
-        tied_process::hail_words(&self.program, &self.folder.path().join(data), words)
+        tied_process::hail_args(&self.folder.path().join(data), words)
     }
 
     /// Runs a command to its end and reads what it prints.
     async fn ask(&self, data: &str, words: &[&str]) -> Result<Value, BenchError> {
-        let words = self.hail(data, words);
-        let (program, words) = words
-            .split_first()
-            .ok_or(BenchError::Unsupported("no words"))?;
-        let mut command = Command::new(program);
-        command.args(words).env("HOME", self.folder.path());
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.hail(data, words))
+            .env("HOME", self.folder.path());
         tied_process::printed_json(command).await
     }
 
@@ -239,8 +238,8 @@ impl SiegeProcesses {
     async fn tie(&mut self, name: &str, data: &str, words: &[&str]) -> Result<(), BenchError> {
         let mut shell = Command::new("sh");
         shell.env("HOME", self.folder.path());
-        let words = self.hail(data, words);
-        let process = TiedProcess::start(name, shell, &words, &self.log(name)).await?;
+        let (args, log) = (self.hail(data, words), self.log(name));
+        let process = TiedProcess::start(name, shell, &self.program, &args, &log).await?;
         self.processes.push(process);
         Ok(())
     }
@@ -264,7 +263,7 @@ async fn trust(
     let _: Value = client
         .admin(method::TRUST_ADD, &add)
         .await
-        .map_err(failed("adding a trusted peer"))?;
+        .map_err(BenchError::failed("adding a trusted peer"))?;
     Ok(())
 }
 

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::AttackerKind;
 
+/// The file in the folder of a run.
+pub const FILE: &str = "siege.jsonl";
+
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

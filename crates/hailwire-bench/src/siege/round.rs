@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    AttackerKind, SiegeFolder, SiegeOptions,
+    AttackerKind, SiegeOptions,
     attack::{AttackOrders, AttackReport},
     honest_callers::HonestCallers,
     peer::KeySeed,
@@ -17,7 +17,7 @@ use super::{
     processes::{SiegeProcesses, VICTIM},
     record::{AttackerResult, SiegePhase, SiegeRecord},
 };
-use crate::BenchError;
+use crate::{BenchError, recorded_run::RecordedRun};
 
 /// How long an attacker may take to report after its time.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -26,7 +26,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 pub(super) async fn run(
     order: &SiegeOptions,
     attackers: &[AttackerKind],
-    kept: &mut SiegeFolder,
+    kept: &mut RecordedRun<SiegeRecord>,
     tell: &mut impl FnMut(&str),
     stopped: watch::Receiver<bool>,
 ) -> Result<(), BenchError> {
@@ -41,7 +41,7 @@ async fn attack_in_phases(
     order: &SiegeOptions,
     attackers: &[AttackerKind],
     processes: &SiegeProcesses,
-    kept: &mut SiegeFolder,
+    kept: &mut RecordedRun<SiegeRecord>,
     tell: &mut impl FnMut(&str),
     stopped: watch::Receiver<bool>,
 ) -> Result<(), BenchError> {

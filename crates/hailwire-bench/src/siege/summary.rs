@@ -14,11 +14,6 @@ pub(super) fn of(environment: &RunEnvironment, lines: &[SiegeRecord]) -> String 
     let mut text = String::new();
     let RunEnvironment {
         command,
-        version,
-        revision,
-        build,
-        cpu,
-        kernel,
         load_before,
         load_after,
         seconds,
@@ -28,8 +23,8 @@ pub(super) fn of(environment: &RunEnvironment, lines: &[SiegeRecord]) -> String 
     // Writing to text cannot fail.
     let _ = writeln!(
         text,
-        "{command}\nhail {version} {revision} ({build}), {cpu}, Linux {kernel}, load {load_before} before, \
-         {load_after} after, {seconds:.0} s, {state}"
+        "{command}\n{}, load {load_before} before, {load_after} after, {seconds:.0} s, {state}",
+        environment.program_and_machine()
     );
     let mut rounds: Vec<&[AttackerKind]> = Vec::new();
     for line in lines {

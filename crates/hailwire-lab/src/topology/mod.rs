@@ -347,20 +347,18 @@ impl Topology {
         let Site { ip, nat64, .. } = self.sites[own];
         for (number, host) in self.hosts() {
             let near = number == own || self.sites[number].nats.is_empty();
-            let four = self.addresses(&host.name).into_iter().filter(|_| near);
-            let six = self.ipv6_addresses(&host.name);
-            let addresses: Vec<IpAddr> = match (ip.has_ipv4(), ip.has_ipv6()) {
-                (true, false) => four.map(IpAddr::V4).collect(),
-                (true, true) => {
-                    let six = six.into_iter().map(IpAddr::V6);
-                    six.chain(four.map(IpAddr::V4)).collect()
-                }
-                (false, _) if six.is_empty() && nat64 => {
-                    four.map(crate::nat::embed).map(IpAddr::V6).collect()
-                }
-                (false, _) => six.into_iter().map(IpAddr::V6).collect(),
+            let mut four = self.addresses(&host.name);
+            four.retain(|_| near);
+            let mut six = match ip.has_ipv6() {
+                true => self.ipv6_addresses(&host.name),
+                false => Vec::new(),
             };
-            for address in addresses {
+            if six.is_empty() && nat64 {
+                six.extend(four.iter().copied().map(crate::nat::embed));
+            }
+            four.retain(|_| ip.has_ipv4());
+            let six = six.into_iter().map(IpAddr::V6);
+            for address in six.chain(four.into_iter().map(IpAddr::V4)) {
                 let _ = writeln!(file, "{address} {}", host.name);
             }
         }

@@ -141,29 +141,26 @@ fn plan_call(call: bench::BenchCallArgs) -> Result<AgentLoad, CommandFailure> {
     })
 }
 
+/// The `hail` whose hubs and nodes are measured: the one that was named, else the one beside this program.
+fn measured_program(named: Option<PathBuf>) -> Result<PathBuf, CommandFailure> {
+    named.map_or_else(|| Ok(programs::HAIL.find()?), Ok)
+}
+
 fn plan_changes(changes: bench::ChangesArgs) -> Result<Action, CommandFailure> {
-    let program = match changes.program {
-        Some(program) => program,
-        None => programs::HAIL.find()?,
-    };
     let out = changes.out;
     Ok(Action::BenchChanges(ChangesOptions {
         changes: changes.only,
-        program,
+        program: measured_program(changes.program)?,
         out: out.unwrap_or_else(|| PathBuf::from("bench/results/changes")),
     }))
 }
 
 fn plan_reach(reach: bench::ReachArgs) -> Result<Action, CommandFailure> {
-    let program = match reach.program {
-        Some(program) => program,
-        None => programs::HAIL.find()?,
-    };
     let out = reach.out;
     Ok(Action::BenchReach(ReachOptions {
         networks: reach.only,
         costs: !reach.quick,
-        program,
+        program: measured_program(reach.program)?,
         out: out.unwrap_or_else(|| PathBuf::from("bench/results/reach")),
     }))
 }
@@ -178,10 +175,7 @@ fn plan_siege(siege: bench::SiegeArgs) -> Result<Action, CommandFailure> {
     }
     let program = std::env::current_exe()
         .map_err(|error| CommandFailure::io("cannot find the path of this program", &error))?;
-    let attacked = match siege.program {
-        Some(attacked) => attacked,
-        None => programs::HAIL.find()?,
-    };
+    let attacked = measured_program(siege.program)?;
     let out = siege.out;
     Ok(Action::BenchSiege(siege::SiegeOptions {
         attackers,

@@ -13,7 +13,7 @@ use tokio::{task::JoinSet, time::timeout};
 use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
-    siege::peer::{self, KeySeed, NodeAddress, call, failed, frame_of},
+    siege::peer::{self, KeySeed, NodeAddress, call, frame_of},
 };
 
 /// Streams with an endless body on each connection.
@@ -113,7 +113,7 @@ async fn write_without_end(
     for number in 0..STREAMS {
         let opened = timeout(HOLD_TIME, connection.open(Priority::Medium)).await;
         let Ok(opened) = opened else { break };
-        let (mut send, recv) = opened.map_err(failed("opening a stream"))?;
+        let (mut send, recv) = opened.map_err(BenchError::failed("opening a stream"))?;
         let method = ["agents", "status", "join", "trust.list"][number % 4];
         let mut frames = [call("node", method), claim.clone()];
         let opening = send.write_many(&mut frames);

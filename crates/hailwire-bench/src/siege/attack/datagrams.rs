@@ -16,7 +16,7 @@ use tokio::net::UdpSocket;
 use super::{AttackCounters, AttackOrders, pace};
 use crate::{
     BenchError,
-    siege::peer::{ALPN, NodeAddress, XorshiftBytes, failed},
+    siege::peer::{ALPN, NodeAddress, XorshiftBytes},
 };
 
 /// The smallest datagram that may hold an Initial packet (RFC 9000, 14.1).
@@ -83,7 +83,7 @@ impl InitialForge {
         let name = name_of(&self.address.node);
         let tls = ClientConnection::new(self.config.clone(), Version::V1, name, parameters);
         let mut hello = Vec::new();
-        tls.map_err(failed("starting a handshake"))?
+        tls.map_err(BenchError::failed("starting a handshake"))?
             .write_hs(&mut hello);
         Ok(hello)
     }
@@ -102,14 +102,14 @@ fn protect(packet: &mut Vec<u8>, to: &[u8], number: usize, head: usize) -> Resul
     let keys = suite.keys(to, Side::Client, Version::V1).local;
     let (front, payload) = packet.split_at_mut(head);
     let tag = keys.packet.encrypt_in_place(0, front, payload);
-    let tag = tag.map_err(failed("encrypting a packet"))?;
+    let tag = tag.map_err(BenchError::failed("encrypting a packet"))?;
     packet.extend_from_slice(tag.as_ref());
     let sample_at = number + 4;
     let sample = packet[sample_at..sample_at + keys.header.sample_len()].to_vec();
     let (first, rest) = packet.split_at_mut(1);
     let number = &mut rest[number - 1..number - 1 + PACKET_NUMBER_BYTES];
     let hidden = keys.header.encrypt_in_place(&sample, &mut first[0], number);
-    hidden.map_err(failed("encrypting a packet"))
+    hidden.map_err(BenchError::failed("encrypting a packet"))
 }
 
 async fn socket() -> Result<UdpSocket, BenchError> {

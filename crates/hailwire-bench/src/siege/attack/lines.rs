@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
-    siege::peer::{self, call, failed, frame_of},
+    siege::peer::{self, call, frame_of},
 };
 
 /// Calls a second.
@@ -60,11 +60,11 @@ async fn question(
         _ => {
             counters.did("given up", 1);
             let opened = connection.open(Priority::Medium).await;
-            let (mut send, _recv) = opened.map_err(failed("the call"))?;
+            let (mut send, _recv) = opened.map_err(BenchError::failed("the call"))?;
             let question = frame_of(FrameKind::DATA, b"never mind");
             let asked = send.write_many(&mut [call("lines", ""), question]).await;
             // Both halves are dropped here, which is a cancel.
-            return asked.map_err(failed("the call"));
+            return asked.map_err(BenchError::failed("the call"));
         }
     };
     counters.did(what, 1);

@@ -14,10 +14,7 @@ use iroh_relay::{
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, datagrams::InitialForge, pace};
-use crate::{
-    BenchError,
-    siege::peer::{failed, hub_tls},
-};
+use crate::{BenchError, siege::peer::hub_tls};
 
 /// Searches and look-ups a second, on each of [`SEARCH_TASKS`].
 const PER_SECOND: f64 = 10.0;
@@ -35,11 +32,11 @@ pub(super) async fn run(
     let ticket = orders.hub.read()?;
     let seed = orders.seed(0)?;
     let client = HubClient::new(ticket.url, ticket.key, seed.pair(), &HubPins::default());
-    let client = Arc::new(client.map_err(failed("reaching the hub"))?);
+    let client = Arc::new(client.map_err(BenchError::failed("reaching the hub"))?);
     client
         .join(ticket.secret)
         .await
-        .map_err(failed("joining the hub"))?;
+        .map_err(BenchError::failed("joining the hub"))?;
     let mut askers = JoinSet::new();
     for number in 0..SEARCH_TASKS {
         askers.spawn(ask(
@@ -95,17 +92,18 @@ async fn relay(orders: &AttackOrders, counters: &AttackCounters) -> Result<(), B
         .url
         .to_string()
         .parse()
-        .map_err(failed("parsing the URL"))?;
+        .map_err(BenchError::failed("parsing the URL"))?;
     // The URL holds an IP address, so no name is resolved.
     let resolver = DnsResolver::with_nameserver(SocketAddr::from(([127, 0, 0, 1], 9)));
     let client = ClientBuilder::new(url, orders.seed(0)?.iroh(), resolver)
         .tls_client_config(hub_tls(ticket.url.host(), key)?)
         .connect()
         .await
-        .map_err(failed("connecting to the relay"))?;
+        .map_err(BenchError::failed("connecting to the relay"))?;
     counters.did("relay connections", 1);
     let victim = orders.victim.node;
-    let to = EndpointId::from_bytes(victim.as_bytes()).map_err(failed("parsing the key"))?;
+    let to =
+        EndpointId::from_bytes(victim.as_bytes()).map_err(BenchError::failed("parsing the key"))?;
     let mut forge = InitialForge::new(orders)?;
     let (mut stream, mut sink) = client.split();
     let mut pace = pace(DATAGRAMS_PER_SECOND);
@@ -129,7 +127,7 @@ async fn relay(orders: &AttackOrders, counters: &AttackCounters) -> Result<(), B
         };
         let sent = timeout(Duration::from_secs(10), sink.send(datagram)).await;
         sent.map_err(|_| BenchError::Unsupported("not read for 10 s"))?
-            .map_err(failed("connecting to the relay"))?;
+            .map_err(BenchError::failed("connecting to the relay"))?;
         counters.did("datagrams through the relay", 1);
     }
     Ok(())

@@ -8,7 +8,7 @@ use hailwire_wire::{
 use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
-    siege::peer::{self, failed, frame_of},
+    siege::peer::{self, frame_of},
 };
 
 /// Lists a second.
@@ -39,7 +39,7 @@ pub(super) async fn run(
                     control
                         .write(frame)
                         .await
-                        .map_err(failed("sending a list"))?;
+                        .map_err(BenchError::failed("sending a list"))?;
                     counters.did("lists", 1);
                 }
                 Ok(())
@@ -62,7 +62,7 @@ fn list(turn: usize) -> Result<AgentOffers, BenchError> {
             number => format!("agent-{number}-{}", turn % 7),
         };
         Ok(AgentOffer {
-            name: name.parse().map_err(failed("parsing a name"))?,
+            name: name.parse().map_err(BenchError::failed("parsing a name"))?,
             description: format!("list {turn}").repeat(10),
             tags: vec!["flood".to_owned()],
             version: turn.to_string(),

@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
-    siege::peer::{KeySeed, NodeAddress, failed, hub_tls},
+    siege::peer::{KeySeed, NodeAddress, hub_tls},
 };
 
 /// A masked ping of 125 bytes, the longest there is (RFC 6455, 5.5), whose mask is zero.
@@ -81,7 +81,8 @@ async fn at_relay(hub: &super::HubAddress, counters: &AttackCounters) -> Result<
     let host = ticket.url.host();
     let io = TcpStream::connect((host, ticket.url.port())).await;
     let io = io.map_err(BenchError::io("connecting"))?;
-    let name = ServerName::try_from(host.to_owned()).map_err(failed("parsing the name"))?;
+    let name =
+        ServerName::try_from(host.to_owned()).map_err(BenchError::failed("parsing the name"))?;
     let tls = TlsConnector::from(Arc::new(hub_tls(host, key)?))
         .connect(name, io)
         .await

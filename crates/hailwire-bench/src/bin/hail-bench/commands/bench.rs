@@ -12,6 +12,8 @@ use hailwire_terminal::{failure::CommandFailure, output::Output};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::recorded::interrupt;
+
 /// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
@@ -42,16 +44,11 @@ pub(super) async fn run(
         "expected to take about {}; Ctrl-C keeps what was measured",
         about(measuring::expected(&order))
     ));
-    let stop = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
     let tell = |what: &str, share: f64, left: Duration| {
         bar.set_message(format!("{} left · {what}", for_people(left)));
         bar.set_position((share * STEPS as f64) as u64);
     };
-    let ended = Box::pin(measuring::run(&order, &settings, stop, tell)).await;
+    let ended = Box::pin(measuring::run(&order, &settings, interrupt(), tell)).await;
     bar.finish_and_clear();
     let ended = ended.map_err(|error| caused(&error))?;
     let written = RunResultFiles {

@@ -5,6 +5,7 @@ mod call;
 mod changes;
 mod lab;
 mod reach;
+mod recorded;
 mod report;
 mod siege;
 

@@ -2,34 +2,14 @@
 
 use hailwire_bench::reach::{self, ReachOptions};
 use hailwire_terminal::{failure::CommandFailure, output::Output};
-use serde_json::json;
 
-use super::bench::caused;
+use super::{bench::caused, recorded};
 
 /// Measures all pairs. Ctrl-C ends it early and keeps the results so far.
 pub(super) async fn run(output: Output, order: ReachOptions) -> Result<(), CommandFailure> {
-    let stop = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
     let tell = |what: &str| output.note(what);
-    let ended = Box::pin(reach::run(&order, stop, tell)).await;
+    let ended = Box::pin(reach::run(&order, recorded::interrupt(), tell)).await;
     let ended = ended.map_err(|error| caused(&error))?;
-    let value = json!({
-        "dir": order.out,
-        "missed": ended.missed,
-        "interrupted": ended.interrupted,
-    });
-    output.value(&value, |_| ended.summary.clone())?;
-    output.note(&format!("results: {}", order.out.display()));
-    match ended.missed.as_slice() {
-        _ if ended.interrupted => Err(CommandFailure::interrupted()),
-        [] => Ok(()),
-        [first, ..] => Err(CommandFailure::general(format!(
-            "{} pairs are not as theory says, the first: {first}",
-            ended.missed.len()
-        ))
-        .hint("the summary lists them, and reach.jsonl has every figure")),
-    }
+    let missed = "pairs are not as theory says";
+    recorded::show(output, &order.out, &ended, missed, reach::record::FILE)
 }
