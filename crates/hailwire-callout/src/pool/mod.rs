@@ -60,7 +60,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 use hailwire_pool::{AffinityTable, Availability, BreakerState, CircuitBreaker, SlotSet};
 use prometheus_client::metrics::MetricType;
 use thiserror::Error;
@@ -438,13 +438,20 @@ impl fmt::Debug for AgentPool {
     }
 }
 
+/// The hash of a correlation id or a session. It also is the chance by which one of several connections is chosen, so that its high bits
+/// must differ between ids that differ in a digit: those of foldhash's fast variant do not, for some seeds.
+#[inline]
+fn id_hash(hasher: &RandomState, text: &[u8]) -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    let mut hasher = hasher.build_hasher();
+    hasher.write(text);
+    hasher.finish()
+}
+
 impl PoolShared {
     #[inline]
     fn hash(&self, text: &[u8]) -> u64 {
-        use std::hash::{BuildHasher as _, Hasher as _};
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(text);
-        hasher.finish()
+        id_hash(&self.hasher, text)
     }
 
     /// Returns when something holds that changes with the pool.
@@ -465,6 +472,21 @@ impl PoolShared {
     fn notify_drain(&self) {
         if self.draining.load(Ordering::Acquire) {
             self.changed.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_differ_in_a_digit_are_spread_over_two_connections_whatever_the_seed() {
+        for _ in 0..5_000 {
+            let hasher = RandomState::default();
+            let high = |number| id_hash(&hasher, format!("r{number}").as_bytes()) >> 63;
+            let second: u64 = (0..64).map(high).sum();
+            assert!((8..=56).contains(&second), "{second} of 64");
         }
     }
 }
