@@ -129,15 +129,16 @@ impl LabStarter {
         ticket.ok_or_else(|| BenchError::Invalid("the hub's invitation has no ticket".into()))
     }
 
-    /// A node with its agents, which joins these hubs; none where it has joined before.
+    /// A node with its agents, started with `words` beside its name, which joins these hubs; none where it has joined before.
     pub(crate) async fn node(
         &self,
         host: &str,
         environment: &[(&str, &str)],
+        words: &[&str],
         tickets: &[String],
     ) -> Result<LabNode, BenchError> {
         let step = |what: &str| format!("{host}: {what}");
-        let words = ["up", "--name", host];
+        let words = [&["up", "--name", host], words].concat();
         let process = self.tie_hail(host, &words, environment).await?;
         let data = DataDir::new(self.data(host));
         let client = Client::attach(&data)

@@ -69,7 +69,12 @@ pub(crate) enum Action {
     TrustRemove(admin::PeerSelector),
     TrustPending,
     TrustApprove(admin::TrustAdd),
-    Peers,
+    Peers {
+        watch: bool,
+    },
+    Doctor {
+        who: String,
+    },
     Agents(admin::AgentsQuery),
     Describe(Address),
     /// One agent, for as long as the command runs.
@@ -248,7 +253,10 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             hub: hub.map(|url| url.to_string()).unwrap_or_default(),
         }),
         Command::Trust(node::TrustArgs { command }) => plan_trust(command),
-        Command::Peers(_) => Action::Peers,
+        Command::Doctor(node::DoctorArgs { peer }) => Action::Doctor {
+            who: peer.unwrap_or_default(),
+        },
+        Command::Peers(node::PeersArgs { watch }) => Action::Peers { watch },
         Command::Agents(agent::AgentsArgs { words, tag, local }) => {
             Action::Agents(admin::AgentsQuery {
                 tags: tag,

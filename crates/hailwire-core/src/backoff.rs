@@ -52,6 +52,12 @@ impl Backoff {
         pause
     }
 
+    /// Whether there was no failure since the beginning, or since an attempt worked.
+    #[must_use]
+    pub const fn is_untried(&self) -> bool {
+        self.failed.is_none()
+    }
+
     /// An attempt worked: the next failure is the first.
     pub const fn reset(&mut self) {
         self.next = self.range.0;

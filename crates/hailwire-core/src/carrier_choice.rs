@@ -9,6 +9,8 @@
 //!
 //! - at once, where UDP is not up or is silent for [`UDP_SILENT_AFTER`] with calls waiting; UDP takes over again
 //!   once it was heard for [`UDP_WELL_AFTER`];
+//! - where UDP has no path but a relay's, for longer than [`PUNCHED_WITHIN`], and TCP reaches the peer directly; UDP takes over
+//!   again once it has a direct path;
 //! - where UDP loses packets and answers come sooner over TCP, compared for [`COMPARE_FOR`];
 //! - where much is moved for [`BULK_BEFORE_TRIAL`] and TCP moves it faster, tried for [`TRIAL_LENGTH`]. Once there is
 //!   little to move any more, UDP takes over again.
@@ -28,6 +30,9 @@ pub const UDP_SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long UDP must be heard before it takes over again.
 pub const UDP_WELL_AFTER: Duration = Duration::from_secs(2);
+
+/// How long UDP may take from a relay to a direct path before TCP is tried for one.
+pub const PUNCHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long answers are compared.
 pub const COMPARE_FOR: Duration = Duration::from_secs(2);
@@ -68,6 +73,9 @@ const MAX_ANSWER_RATIO: f64 = 0.8;
 /// First and longest pause between attempts that changed nothing.
 const ATTEMPT_BACKOFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
+/// First and longest pause between attempts to reach directly over TCP a peer that UDP reaches by a relay alone.
+const DIRECT_BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+
 /// First and longest pause between trials that changed nothing.
 const TRIAL_BACKOFF: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
@@ -82,6 +90,8 @@ pub struct CarrierSample {
     pub moved: u64,
     /// Whether anything came in.
     pub heard: bool,
+    /// Whether its path leads through a relay.
+    pub relayed: bool,
     /// Packets sent, where the carrier counts them.
     pub sent: u64,
     /// Packets lost.
@@ -111,6 +121,10 @@ pub enum ChoiceReason {
     Configured,
     /// UDP is not up.
     NoUdp,
+    /// UDP reaches the peer by a relay alone, and so does nothing else.
+    OnlyRelay,
+    /// UDP reaches the peer by a relay alone, TCP directly.
+    Relayed,
     /// UDP gives no sign of life.
     Silent(Duration),
     /// UDP loses packets, and answers come sooner over TCP.
@@ -144,6 +158,8 @@ impl fmt::Display for ChoiceReason {
             Self::Preferred => f.write_str("UDP works"),
             Self::Configured => f.write_str("configured"),
             Self::NoUdp => f.write_str("udp is not up"),
+            Self::OnlyRelay => f.write_str("by a relay, no direct path"),
+            Self::Relayed => f.write_str("direct, udp goes by a relay"),
             Self::Silent(time) => write!(f, "udp silent for {} s", time.as_secs()),
             Self::Lossy { loss, udp, tcp } => write!(
                 f,
@@ -183,6 +199,10 @@ pub struct CarrierChoice {
     well_since: Option<Instant>,
     /// Packets sent and lost lately, fading.
     packets: (f64, f64),
+    /// Since when UDP has no path but a relay's.
+    relayed_since: Option<Instant>,
+    /// Attempts to reach the peer directly over TCP meanwhile.
+    direct_attempt: Backoff,
     /// Attempts to bring up the one that is missing.
     attempt: Backoff,
     /// Comparisons of answers, and of rates.
@@ -236,6 +256,8 @@ impl CarrierChoice {
             heard: now,
             well_since: None,
             packets: (0.0, 0.0),
+            relayed_since: None,
+            direct_attempt: Backoff::new(DIRECT_BACKOFF),
             attempt: Backoff::new(ATTEMPT_BACKOFF),
             comparison: Backoff::new(ATTEMPT_BACKOFF),
             trial: Backoff::new(TRIAL_BACKOFF),
@@ -251,11 +273,17 @@ impl CarrierChoice {
         self.reason
     }
 
-    /// Whether nothing has to be looked at while no call is in flight.
+    /// Whether nothing has to be looked at while no call is in flight and no path changes.
     #[must_use]
     pub fn may_rest(&self) -> bool {
-        self.allowed != Carrier::Auto
-            || (self.carry == Transport::Udp && matches!(self.phase, ChoicePhase::Settled))
+        if self.allowed != Carrier::Auto {
+            return true;
+        }
+        if self.relayed_since.is_some() {
+            // Once TCP was tried, the next attempt can wait for the next call.
+            return !self.direct_attempt.is_untried();
+        }
+        self.carry == Transport::Udp && matches!(self.phase, ChoicePhase::Settled)
     }
 
     /// Takes in what was seen of UDP and TCP since the time before.
@@ -283,6 +311,9 @@ impl CarrierChoice {
             return self.without_udp(now);
         }
         if let Some(advice) = self.silence(now, udp, tcp) {
+            return advice;
+        }
+        if let Some(advice) = self.only_relayed(now, udp, tcp) {
             return advice;
         }
         self.packets.0 = self.packets.0 * 0.8 + udp.sent as f64;
@@ -358,6 +389,40 @@ impl CarrierChoice {
         Some(self.advice(bring_up, true))
     }
 
+    /// UDP that has no path but a relay's.
+    fn only_relayed(
+        &mut self,
+        now: Instant,
+        udp: &CarrierSample,
+        tcp: &CarrierSample,
+    ) -> Option<CarrierAdvice> {
+        if !udp.relayed {
+            if self.relayed_since.take().is_some() {
+                self.direct_attempt.reset();
+            }
+            if self.reason == ChoiceReason::OnlyRelay {
+                self.reason = ChoiceReason::Preferred;
+            }
+            return None;
+        }
+        let since = *self.relayed_since.get_or_insert(now);
+        let patient = now.saturating_duration_since(since) < PUNCHED_WITHIN;
+        if tcp.up && !(patient && self.carry == Transport::Udp) {
+            if self.reason != ChoiceReason::Relayed {
+                self.set(Transport::Tcp, ChoiceReason::Relayed);
+            }
+            return Some(self.advice(None, false));
+        }
+        if !tcp.up && (self.carry == Transport::Tcp || self.reason != ChoiceReason::OnlyRelay) {
+            self.set(Transport::Udp, ChoiceReason::OnlyRelay);
+        }
+        let due = !tcp.up && !patient && self.direct_attempt.is_over(now);
+        if due {
+            self.direct_attempt.fail(now);
+        }
+        Some(self.advice(due.then_some(Transport::Tcp), false))
+    }
+
     /// TCP that stands in for UDP, until UDP is well.
     fn stands_in(
         &mut self,
@@ -369,7 +434,7 @@ impl CarrierChoice {
             return None;
         }
         let well = match self.reason {
-            ChoiceReason::NoUdp | ChoiceReason::Silent(_) => true,
+            ChoiceReason::NoUdp | ChoiceReason::Silent(_) | ChoiceReason::Relayed => true,
             ChoiceReason::Lossy { .. } => {
                 let (sent, lost) = self.packets;
                 let sooner = udp

@@ -16,7 +16,9 @@
 //! | [`routing`] | where a call goes: delivered, carried on, searched for, refused |
 //! | [`peer_table`] | which connections to peers there are, and which takes a call |
 //! | [`liveness`] | whether a peer still lives |
+//! | [`path_history`] | what is said when a connection changes its path, and the sums of that |
 //! | [`path_silence`] | how long a path may be silent before another takes its place |
+//! | [`diagnosis`] | what keeps a node from being reached, and what to do |
 //! | [`dial_address`] | which addresses this node lets itself be sent to |
 //! | [`names`] | which node a name means |
 //! | [`grants`] | what a peer may call here |
@@ -25,6 +27,7 @@
 //! | [`offer_queue`] | which peer's list of offers is entered when |
 //! | [`hub_registration`] | when a node publishes its record at a hub |
 //! | [`hub_record`] | what a record at a hub leaves out, and to whom its agents are shown |
+//! | [`port_mapping`] | when a router is asked for a port |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
@@ -32,6 +35,7 @@ pub mod admission;
 pub mod backoff;
 mod carrier;
 pub mod carrier_choice;
+pub mod diagnosis;
 pub mod dial_address;
 pub mod dial_patience;
 pub mod dial_race;
@@ -43,9 +47,11 @@ pub mod liveness;
 pub mod names;
 pub mod offer_capacity;
 pub mod offer_queue;
+pub mod path_history;
 pub mod path_silence;
 pub mod peer_table;
 pub mod pending;
+pub mod port_mapping;
 pub mod rate_limit;
 pub mod receive_window;
 mod remote;

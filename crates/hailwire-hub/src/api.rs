@@ -46,6 +46,7 @@ pub(crate) struct HubInfo {
     pub(crate) url: HubUrl,
     pub(crate) trust: MemberTrust,
     pub(crate) discovery_port: u16,
+    pub(crate) stun_ports: [u16; 2],
     pub(crate) name_hold_s: u64,
 }
 
@@ -196,6 +197,7 @@ impl DirectoryApi {
             hub: self.about.id,
             software: concat!("hailwire-hub/", env!("CARGO_PKG_VERSION")).to_owned(),
             now: (self.clock)(),
+            stun_ports: self.about.stun_ports.to_vec(),
         }
     }
 

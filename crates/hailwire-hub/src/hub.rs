@@ -25,6 +25,7 @@ use crate::{
     directory::{Directory, DirectoryError, DirectoryPolicy, HubCounts},
     folder::{self, InviteError},
     identity::{HubIdentity, IdentityError},
+    nat_discovery::NatDiscovery,
     queue::DirectoryQueue,
     relay,
     server::{self, ServerContext},
@@ -103,6 +104,12 @@ impl Hub {
             }
         })?;
         let udp = discovery.quic_addr().unwrap_or(udp);
+        let stun = NatDiscovery::bind(udp, udp_port != 0).await;
+        let stun = stun.map_err(|source| StartError::Bind {
+            protocol: "UDP",
+            address: SocketAddr::new(udp.ip(), 0),
+            source,
+        })?;
 
         let id = identity.id();
         let url = config
@@ -128,6 +135,7 @@ impl Hub {
             url: url.clone(),
             trust: config.trust,
             discovery_port,
+            stun_ports: stun.ports(),
             name_hold_s,
         };
         let relay_counters = Arc::new(RelayCounters::default());
@@ -135,6 +143,7 @@ impl Hub {
             relay::relay(queue.clone(), &config.bounds, Arc::clone(&relay_counters));
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(removed.end(stopped.clone()));
+        tokio::spawn(stun.serve(stopped.clone()));
         let port = ServerContext {
             api: DirectoryApi::new(about, config.clock, queue.clone(), &config.bounds),
             relay: relay.clone(),

@@ -26,6 +26,7 @@
 //! | `queue` | the thread that owns the directory, and the order of requests to it |
 //! | `quotas` | rate limits of each member |
 //! | `directory` | the core: members, records, names, over SQLite, told the time |
+//! | `nat_discovery` | STUN at two ports, which tells what a NAT does |
 //! | `relay` | the relay's access check, address discovery |
 //! | `throttle` | token buckets by key |
 //! | [`folder`] | operations on the data folder without the running hub |
@@ -37,6 +38,7 @@ pub mod folder;
 mod hub;
 mod identity;
 mod metrics;
+mod nat_discovery;
 mod queue;
 mod quotas;
 mod relay;

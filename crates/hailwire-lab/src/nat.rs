@@ -116,6 +116,18 @@ pub enum PortAllocation {
     Random,
 }
 
+/// What becomes of a packet from outside that nobody inside asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnaskedPackets {
+    /// It is dropped before it is noted, as home routers do.
+    #[default]
+    Dropped,
+    /// It is noted as a flow to the router itself, as Linux does without a rule for it. That takes the port from a host inside
+    /// which sends there later: it gets another one. nftables alone does this, in the real tier.
+    Noted,
+}
+
 /// What a NAT does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -131,6 +143,8 @@ pub struct NatKind {
     /// How long an unused UDP mapping lives. Default: 5 min, as REQ-5 recommends; TCP has the
     /// 2 h 4 min of RFC 5382.
     pub timeout: Duration,
+    /// What becomes of packets that nobody asked for. Default: dropped.
+    pub unasked: UnaskedPackets,
 }
 
 impl Default for NatKind {
@@ -141,6 +155,7 @@ impl Default for NatKind {
             hairpin: false,
             ports: PortAllocation::Preserve,
             timeout: Duration::from_secs(300),
+            unasked: UnaskedPackets::Dropped,
         }
     }
 }

@@ -74,6 +74,9 @@ pub struct HubHealth {
     pub software: String,
     /// The hub's clock in unix seconds.
     pub now: u64,
+    /// The two UDP ports at which it answers STUN ([`crate::stun`]); none of an older hub.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stun_ports: Vec<u16>,
 }
 
 /// Asks for membership.

@@ -23,6 +23,7 @@
 //! | [`latest_time`] | the latest time seen, by which tickets expire |
 //! | [`hub_url`] | where a hub is, in canonical form |
 //! | [`directory`] | requests to a hub, their answers and their permission |
+//! | [`stun`] | how a hub tells what a NAT does |
 //! | [`shown`] | foreign text, made fit to be shown |
 //! | [`limits`] | every bound, in one place |
 
@@ -40,6 +41,7 @@ pub mod record;
 pub mod shown;
 pub mod signed;
 pub mod status;
+pub mod stun;
 pub mod ticket;
 
 pub use address::{Address, AgentName, NodeId, NodeName};

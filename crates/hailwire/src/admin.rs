@@ -53,6 +53,10 @@ pub mod method {
     pub const RESOLVE: &str = "resolve";
     /// `()` → `Vec<`[`crate::config::InForce`]`>`.
     pub const CONFIG: &str = "config";
+    /// [`super::DiagnosisRequest`] → [`super::Diagnosis`].
+    pub const DIAGNOSE: &str = "diagnose";
+    /// `()` → [`super::ReachReport`], for trusted peers alone.
+    pub const REACH: &str = "reach";
     /// [`super::ShutdownRequest`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
@@ -112,9 +116,47 @@ pub struct NodeStatus {
     /// Calls to peers for which a tunnel had to be brought up or waited for.
     #[serde(default)]
     pub made: u64,
+    /// How the tunnels over UDP came to their paths.
+    #[serde(default)]
+    pub paths: PathSummary,
+    /// The port of the router before this machine that leads to the node.
+    #[serde(default)]
+    pub port_mapping: PortMappingStatus,
     /// Panics since start that cost no more than the work in which they happened.
     #[serde(default)]
     pub panics: u64,
+}
+
+/// A port of the router before this machine (UPnP IGD; NAT-PMP, RFC 6886; PCP, RFC 6887).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PortMappingStatus {
+    /// Whether the node asks for one: `listen.port-mapping`, on a node that listens to other machines over IPv4.
+    pub enabled: bool,
+    /// Whether a router was asked which protocols it speaks.
+    pub asked: bool,
+    /// Those that it speaks, the one that is used first: `pcp`, `nat-pmp`, `upnp`.
+    pub protocols: Vec<String>,
+    /// The address and port that lead to this node; none where the router gave none.
+    pub external: Option<String>,
+}
+
+/// How the connections to peers over UDP came to their paths, since the node's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PathSummary {
+    /// Connections that had a path.
+    pub connections: u64,
+    /// Those that had a direct path at some time.
+    pub direct: u64,
+    /// Those whose first path led through a relay.
+    pub relayed_first: u64,
+    /// Those of `relayed_first` that got a direct path: a hole was punched, or the direct path was slower to answer.
+    pub punched: u64,
+    /// Microseconds from a connection's beginning to its direct path: the median of the last 256 of `punched`; none without any.
+    pub direct_us: Option<u64>,
+    /// Bytes sent and received through relays.
+    pub relayed_bytes: u64,
 }
 
 /// One live tunnel.
@@ -495,6 +537,87 @@ pub struct PingRequest {
     pub who: String,
     /// `quic`, `h2` or `ws` to ping over that carrier whichever takes new calls; empty for that one.
     pub carrier: String,
+}
+
+/// `hail doctor [PEER]`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiagnosisRequest {
+    /// Key, alias or name of a peer, the path to which is looked at too; empty for none.
+    pub who: String,
+}
+
+/// Answer to [`DiagnosisRequest`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Diagnosis {
+    /// What was found; of the path first, then what is worst.
+    pub findings: Vec<DiagnosisFinding>,
+    /// What this network allows.
+    pub network: ReachReport,
+    /// The peer, where one was named.
+    pub peer: Option<PeerDiagnosis>,
+}
+
+/// One thing that was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiagnosisFinding {
+    /// Its stable code: `docs/reference/doctor.md` has them all.
+    pub code: String,
+    /// `fault`, `warning`, `note` or `good`.
+    pub level: String,
+    /// What is the case, and why: one sentence.
+    pub cause: String,
+    /// What to do; empty where there is nothing.
+    pub cure: String,
+}
+
+/// What one end of a path can do, as far as hubs can tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReachReport {
+    /// UDP over IPv4 to a hub and back: `answered`, `silent` or `not-tried`.
+    pub udp4: String,
+    /// The same over IPv6.
+    pub udp6: String,
+    /// What its NAT does with external ports (RFC 4787, 4.1): `none` (there is no NAT), `endpoint-independent` or
+    /// `endpoint-dependent`; none where that was not measured.
+    pub mapping: Option<String>,
+    /// Whether packets from a port that was not sent to come in; none where that was not measured.
+    pub lets_other_ports_in: Option<bool>,
+    /// Whether its router has mapped a port to it.
+    pub is_mapped: bool,
+    /// Whether it listens on TCP.
+    pub listens_tcp: bool,
+}
+
+/// A peer and the ways to it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerDiagnosis {
+    /// Its key; none where nobody goes by that name.
+    pub id: Option<NodeId>,
+    /// Its alias or name.
+    pub name: String,
+    /// What it says of its network; none where it did not.
+    pub far: Option<ReachReport>,
+    /// Where it may be, and what came back from there.
+    pub candidates: Vec<PathCandidate>,
+}
+
+/// One way to a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PathCandidate {
+    /// `udp`, `tcp` or `relay`.
+    pub kind: String,
+    /// A socket address or a relay's URL.
+    pub address: String,
+    /// Whether a path there is open.
+    pub answered: bool,
+    /// Whether new calls take it.
+    pub used: bool,
 }
 
 /// `hail down`.

@@ -66,6 +66,12 @@ impl HttpProxies {
         Some(format!("http://{}{authority}", user.unwrap_or_default()))
     }
 
+    /// The proxy to a server, for people: without user and password.
+    pub(crate) fn shown(&self, host: &str, port: u16) -> Option<String> {
+        let proxy = self.of(host, port)?;
+        Some(format!("http://{}", proxy.uri().authority()?))
+    }
+
     fn of(&self, host: &str, port: u16) -> Option<Intercept> {
         let ip = host.parse::<IpAddr>().ok();
         if ip.is_some_and(|ip| ip.to_canonical().is_loopback()) || host == "localhost" {

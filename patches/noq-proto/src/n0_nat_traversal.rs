@@ -10,7 +10,7 @@ use core::{
 use tracing::{debug, trace};
 
 use crate::{
-    FourTuple, FxHashMap, FxHashSet, Side, VarInt,
+    FourTuple, FxHashMap, FxHashSet, Instant, Side, VarInt,
     connection::spaces::PendingReachOutFrames,
     frame::{AddAddress, ReachOut, RemoveAddress},
     hash_map::Entry,
@@ -391,6 +391,11 @@ pub(crate) struct ClientState {
     /// They are stored in the usual socket-native form. Probes to address families not
     /// addressable by the family are never inserted.
     pending_probes: FxHashSet<IpPort>,
+    /// Whether the first probes of the round wait for the `NatTraversalProbeRetry` timer, so that
+    /// they leave when the peer's do.
+    held: bool,
+    /// Whether the round began before any address of the peer was known.
+    began_blind: bool,
     /// Network paths that were successfully probed but not yet opened.
     ///
     /// When we do not have enough CIDs or free path IDs we might not have been able to open
@@ -411,6 +416,8 @@ impl ClientState {
             attempt: 0,
             sent_challenges: Default::default(),
             pending_probes: Default::default(),
+            held: false,
+            began_blind: false,
             paths_to_be_opened: Default::default(),
         }
     }
@@ -465,6 +472,9 @@ impl ClientState {
         self.attempt = 0;
         self.sent_challenges.clear();
         self.pending_probes.clear();
+        // Where the round before had nobody to probe, the peer's probes wait until its addresses are
+        // here, which is now.
+        self.held = !self.began_blind;
 
         // Enqueue the NAT probes to known remote addresses.
         self.remote_addresses
@@ -478,6 +488,7 @@ impl ClientState {
                     *state = ProbeState::Active(0);
                 }
             });
+        self.began_blind = self.pending_probes.is_empty();
         let probed_addrs: Vec<SocketAddr> = self
             .pending_probes
             .iter()
@@ -512,6 +523,9 @@ impl ClientState {
     ///
     /// `ipv6` as for [`Self::initiate_nat_traversal_round`].
     pub(crate) fn queue_retries(&mut self, ipv6: bool) {
+        if core::mem::take(&mut self.held) {
+            return;
+        }
         self.attempt += 1;
         self.remote_addresses
             .values_mut()
@@ -533,6 +547,9 @@ impl ClientState {
     ///
     /// If this is actually sent you must call [`Self::mark_probe_sent`].
     fn next_probe_addr(&self) -> Option<IpPort> {
+        if self.held {
+            return None;
+        }
         self.pending_probes.iter().next().copied()
     }
 
@@ -736,6 +753,11 @@ pub(crate) struct ServerState {
     ///
     /// [`poll_transmit`]: crate::connection::Connection::poll_transmit
     pending_probes: FxHashSet<IpPort>,
+    /// Whether the first probes of the round wait for the `NatTraversalProbeRetry` timer, so that
+    /// they leave when the peer's do.
+    held: bool,
+    /// When ADD_ADDRESS frames were last sent.
+    addresses_sent: Option<Instant>,
 }
 
 impl ServerState {
@@ -750,7 +772,22 @@ impl ServerState {
             remotes: Default::default(),
             sent_challenges: Default::default(),
             pending_probes: Default::default(),
+            held: false,
+            addresses_sent: None,
         }
+    }
+
+    /// ADD_ADDRESS frames leave.
+    pub(crate) fn addresses_sent(&mut self, now: Instant) {
+        self.addresses_sent = Some(now);
+    }
+
+    /// Holds the first probes of a new round where the ADD_ADDRESS frames are still on their way,
+    /// which takes `one_way`: the client sends its own when they arrive. Returns for how long.
+    pub(crate) fn hold_probes(&mut self, now: Instant, one_way: Duration) -> Option<Duration> {
+        let arrive = self.addresses_sent.unwrap_or(now) + one_way;
+        self.held = arrive > now;
+        self.held.then(|| arrive - now)
     }
 
     fn add_local_address(&mut self, address: SocketAddr) -> Result<Option<AddAddress>, Error> {
@@ -826,6 +863,9 @@ impl ServerState {
     /// Returns whether any probes are now queued to send. In this case the
     /// `NatTraversalProbeRetry` timer needs to be reset.
     pub(crate) fn queue_retries(&mut self) {
+        if core::mem::take(&mut self.held) {
+            return;
+        }
         self.attempt += 1;
         self.remotes
             .iter_mut()
@@ -842,6 +882,9 @@ impl ServerState {
     ///
     /// If this is actually sent you must call [`Self::mark_probe_sent`].
     fn next_probe_addr(&self) -> Option<IpPort> {
+        if self.held {
+            return None;
+        }
         self.pending_probes.iter().next().cloned()
     }
 

@@ -112,8 +112,8 @@ impl ChangeCase {
         }
         Ok(Self {
             change,
-            near: starter.node(NEAR, &[], &tickets).await?,
-            far: Some(starter.node(FAR, &[], &tickets).await?),
+            near: starter.node(NEAR, &[], &[], &tickets).await?,
+            far: Some(starter.node(FAR, &[], &[], &tickets).await?),
             hubs,
             starter,
         })
@@ -213,7 +213,7 @@ impl ChangeCase {
                 if let Some(far) = self.far.take() {
                     far.end().await;
                 }
-                self.far = Some(self.starter.node(FAR, &[], &[]).await?);
+                self.far = Some(self.starter.node(FAR, &[], &[], &[]).await?);
                 Ok(())
             }
             NetworkChange::HubRestart => {

@@ -33,10 +33,16 @@ pub(super) fn expected(near: &ReachNetwork, far: &ReachNetwork) -> ExpectedReach
         (Some(near), Some(far)) => punches(near, far),
         _ => false,
     };
-    match over_ipv4 || near.udp6 && far.udp6 || near.shared {
+    let over_tcp = reaches_over_tcp(near, far) || reaches_over_tcp(far, near);
+    match over_ipv4 || near.udp6 && far.udp6 || over_tcp || near.shared {
         true => ExpectedReach::Direct,
         false => ExpectedReach::Relay,
     }
+}
+
+/// Whether one of two connects to the other over TCP. Who listens has a public address.
+fn reaches_over_tcp(from: &ReachNetwork, to: &ReachNetwork) -> bool {
+    from.tcp4_out && to.listen_tcp.is_some()
 }
 
 /// Whether two learn each other's endpoints from a third and meet. Each sends to where the third saw
@@ -80,5 +86,15 @@ mod tests {
         assert_eq!(of("ipv6", "nat64"), ExpectedReach::Direct);
         assert_eq!(of("dead-ipv6", "ipv6"), ExpectedReach::Relay);
         assert_eq!(of("one-nat", "one-nat"), ExpectedReach::Direct);
+    }
+
+    #[test]
+    fn who_listens_on_tcp_is_reached_directly_by_all_whom_tcp_lets_out() {
+        for other in ["public", "no-udp", "tcp-443", "tcp-server"] {
+            assert_eq!(of(other, "tcp-server"), ExpectedReach::Direct, "{other}");
+        }
+        for other in ["http-proxy", "ipv6", "nat64"] {
+            assert_eq!(of(other, "tcp-server"), ExpectedReach::Relay, "{other}");
+        }
     }
 }

@@ -31,6 +31,10 @@ pub struct ReachNetwork {
     pub(super) shared: bool,
     /// Whether programs reach the internet by the HTTP proxy of the environment only.
     pub(super) proxied: bool,
+    /// The TCP port on which its nodes listen for peers.
+    pub(super) listen_tcp: Option<u16>,
+    /// Whether TCP of IPv4 gets out to port 443 of anybody.
+    pub(super) tcp4_out: bool,
     /// What UDP of IPv4 meets; `None` where it does not pass both ways.
     pub(super) udp4: Option<UdpNat>,
     /// Whether UDP of IPv6 passes both ways.
@@ -61,12 +65,14 @@ const PLAIN: ReachNetwork = ReachNetwork {
     site: "",
     shared: false,
     proxied: false,
+    listen_tcp: None,
+    tcp4_out: true,
     udp4: OPEN,
     udp6: false,
 };
 
 /// All of them.
-pub(super) const ALL: [ReachNetwork; 21] = [
+pub(super) const ALL: [ReachNetwork; 23] = [
     PLAIN,
     ReachNetwork {
         name: "nat-open",
@@ -85,6 +91,13 @@ pub(super) const ALL: [ReachNetwork; 21] = [
         name: "nat-port",
         about: "endpoint-independent mapping, address- and port-dependent filtering: most homes",
         site: "nat",
+        udp4: HOME,
+        ..PLAIN
+    },
+    ReachNetwork {
+        name: "nat-noting",
+        about: "the same on Linux without a firewall: what comes in unasked takes the port",
+        site: "nat unasked=\"noted\"",
         udp4: HOME,
         ..PLAIN
     },
@@ -158,6 +171,7 @@ pub(super) const ALL: [ReachNetwork; 21] = [
         about: "an office: only an HTTP proxy gets out",
         site: "firewall \"only-proxy\" to=\"proxy\"",
         proxied: true,
+        tcp4_out: false,
         udp4: None,
         ..PLAIN
     },
@@ -165,6 +179,7 @@ pub(super) const ALL: [ReachNetwork; 21] = [
         name: "ipv6",
         about: "IPv6 only",
         ip: "6",
+        tcp4_out: false,
         udp4: None,
         udp6: true,
         ..PLAIN
@@ -174,6 +189,7 @@ pub(super) const ALL: [ReachNetwork; 21] = [
         about: "IPv6 only, IPv4 through a NAT64: mobile carriers",
         ip: "6",
         site: "nat64",
+        tcp4_out: false,
         udp4: None,
         udp6: true,
         ..PLAIN
@@ -211,6 +227,14 @@ pub(super) const ALL: [ReachNetwork; 21] = [
         about: "an uplink of 1,280 bytes that tells nobody, and no UDP",
         link: "mtu 1280 icmp=#false",
         site: "firewall \"no-udp\"",
+        udp4: None,
+        ..PLAIN
+    },
+    ReachNetwork {
+        name: "tcp-server",
+        about: "a public address, no UDP; the node listens on TCP port 443",
+        site: "firewall \"no-udp\"",
+        listen_tcp: Some(443),
         udp4: None,
         ..PLAIN
     },

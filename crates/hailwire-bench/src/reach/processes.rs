@@ -55,17 +55,22 @@ impl ReachProcesses {
         let proxy = starter.network.address(PROXY);
         let proxy = proxy.map_err(BenchError::reported)?;
         let proxy = format!("http://{proxy}:{PROXY_PORT}");
-        let start = async |host: String, proxied: bool| {
+        let start = async |host: String, network: ReachNetwork| {
             let proxy = [("HTTPS_PROXY", proxy.as_str())];
-            let environment: &[(&str, &str)] = if proxied { &proxy } else { &[] };
-            let node = starter.node(&host, environment, &tickets).await?;
+            let environment: &[(&str, &str)] = if network.proxied { &proxy } else { &[] };
+            let listen = network.listen_tcp.map(|port| format!("0.0.0.0:{port}"));
+            let words: Vec<&str> = listen
+                .iter()
+                .flat_map(|listen| ["--listen-tcp", listen])
+                .collect();
+            let node = starter.node(&host, environment, &words, &tickets).await?;
             Ok::<_, BenchError>((host, node))
         };
         let hosts = networks
             .iter()
-            .flat_map(|network| network.hosts().map(|host| (host, network.proxied)));
+            .flat_map(|network| network.hosts().map(|host| (host, *network)));
         let started = stream::iter(hosts)
-            .map(|(host, proxied)| start(host, proxied))
+            .map(|(host, network)| start(host, network))
             .buffer_unordered(STARTED_AT_ONCE);
         let nodes = Box::pin(started.try_collect()).await?;
         Ok(Self {

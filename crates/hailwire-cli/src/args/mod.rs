@@ -51,6 +51,7 @@ pub(crate) enum Command {
     Leave(node::LeaveArgs),
     Trust(node::TrustArgs),
     Peers(node::PeersArgs),
+    Doctor(node::DoctorArgs),
     Agents(agent::AgentsArgs),
     Describe(agent::DescribeArgs),
     Serve(agent::ServeArgs),

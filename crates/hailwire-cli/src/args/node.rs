@@ -214,6 +214,20 @@ pub(crate) struct TrustAddArgs {
     pub(crate) tcp: Vec<SocketAddr>,
 }
 
+/// Find out what this network allows, why a path is as it is, and what to do
+///
+/// The hubs are asked over TCP and UDP, and with a peer's name that peer too. Fails where a fault is found.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// A peer's key, alias or name: why the path to it is no better
+    #[arg(value_name = "PEER", add = ArgValueCompleter::new(known_names::peers))]
+    pub(crate) peer: Option<String>,
+}
+
 /// List trusted peers and the tunnels to them
 #[derive(Debug, Args)]
-pub(crate) struct PeersArgs {}
+pub(crate) struct PeersArgs {
+    /// Then go on, and print a line whenever the tunnel to a peer comes up, changes its path or carrier, or ends
+    #[arg(long)]
+    pub(crate) watch: bool,
+}

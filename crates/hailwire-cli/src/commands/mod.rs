@@ -17,6 +17,7 @@ mod connect;
 mod demo;
 mod describe;
 mod did_you_mean;
+mod doctor;
 mod down;
 mod help;
 mod hub;
@@ -105,9 +106,11 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::TrustRemove(request) => short(common, trust::remove(run, request)),
         Action::TrustPending => short(common, trust::pending(run)),
         Action::TrustApprove(request) => short(common, trust::approve(run, request)),
-        Action::Peers => short(common, peers::run(run)),
+        Action::Peers { watch: false } => short(common, peers::list(run)),
+        Action::Peers { watch: true } => on_one_core(common, peers::watch(run)),
         Action::Agents(query) => short(common, agents::run(run, query)),
         Action::Describe(agent) => short(common, describe::run(run, &agent)),
+        Action::Doctor { who } => short(common, doctor::run(run, who)),
         Action::Ping { who, pings } => long(common, ping::run(run, who, pings)),
         Action::Call { call, stats } => long(common, call::run(run, call, stats)),
         Action::Send(call) => short(common, send::run(run, call)),

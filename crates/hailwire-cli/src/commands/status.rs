@@ -39,6 +39,8 @@ fn for_people(status: &admin::NodeStatus, output: Output) -> String {
         ("found at", found_at(status)),
         ("public", public(status)),
         ("calls", calls(status)),
+        ("paths", paths(&status.paths)),
+        ("mapped", mapped(&status.port_mapping)),
     ] {
         let _ = writeln!(out, "{what:<9} {value}");
     }
@@ -86,6 +88,42 @@ fn public(status: &admin::NodeStatus) -> String {
         ([], true) => "no address that is not this machine's own".to_owned(),
         ([], false) => "not known: a hub would tell".to_owned(),
         (known, _) => known.join(", "),
+    }
+}
+
+/// How many connections had a direct path, how long that took from a relay, and what went by relays.
+fn paths(paths: &admin::PathSummary) -> String {
+    if paths.connections == 0 {
+        return "none since the start".to_owned();
+    }
+    let mut line = format!("{} of {} direct", paths.direct, paths.connections);
+    if paths.relayed_first > 0 {
+        let _ = write!(
+            line,
+            ", {} of {} from a relay",
+            paths.punched, paths.relayed_first
+        );
+    }
+    if let Some(took) = paths.direct_us {
+        let took = text::time(Duration::from_micros(took));
+        let _ = write!(line, " after {took}");
+    }
+    if paths.relayed_bytes > 0 {
+        let _ = write!(line, ", {} by relays", text::bytes(paths.relayed_bytes));
+    }
+    line
+}
+
+/// The port that the router gave, or why there is none.
+fn mapped(mapping: &admin::PortMappingStatus) -> String {
+    let protocol = mapping.protocols.first().map(String::as_str);
+    match (&mapping.external, protocol) {
+        (Some(external), Some(protocol)) => format!("{external} by {protocol}"),
+        (Some(external), None) => external.clone(),
+        (None, _) if !mapping.enabled => "no: not asked for".to_owned(),
+        (None, _) if !mapping.asked => "no: no router stands before this machine".to_owned(),
+        (None, None) => "no: the router speaks neither UPnP, NAT-PMP nor PCP".to_owned(),
+        (None, Some(protocol)) => format!("no: the router speaks {protocol}, and gave no port"),
     }
 }
 
@@ -264,6 +302,20 @@ mod tests {
             calls_from_peers: 2,
             reused: 3,
             made: 1,
+            paths: admin::PathSummary {
+                connections: 12,
+                direct: 9,
+                relayed_first: 11,
+                punched: 8,
+                direct_us: Some(102_000),
+                relayed_bytes: 3 << 20,
+            },
+            port_mapping: admin::PortMappingStatus {
+                enabled: true,
+                asked: true,
+                protocols: vec!["pcp".into(), "upnp".into()],
+                external: Some("203.0.113.7:4242".into()),
+            },
             panics: 0,
         };
         let text = for_people(&status, Output::default());
@@ -277,6 +329,8 @@ mod tests {
             "public    203.0.113.7:1",
             "4 to peers (75.0 % found the tunnel up), 2 from peers, 3 within",
             "agents: none",
+            "mapped    203.0.113.7:4242 by pcp",
+            "paths     9 of 12 direct, 8 of 11 from a relay after 102.00 ms, 3.0 MiB by relays",
             "quic × 4: UDP works",
             "found at  10.0.0.1:1, tcp 10.0.0.1:443",
         ] {

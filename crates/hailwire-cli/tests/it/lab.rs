@@ -342,6 +342,26 @@ fn a_user_without_rights_has_networks_in_a_user_namespace() {
     );
 }
 
+/// `hail` on the data folder of a node, in the host of the same name.
+pub(crate) fn inside(
+    network: &NamespaceNetwork,
+    nodes: &TestNodes,
+    node: &str,
+    args: &[&str],
+) -> Command {
+    let own = nodes.hail(node, args);
+    let mut command = network.command(node, own.get_program()).unwrap();
+    let set = own
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    command
+        .args(own.get_args())
+        .envs(set)
+        .env_remove("HAIL_DATA")
+        .stdin(Stdio::null());
+    command
+}
+
 /// Nodes `a` and `b` and a hub, each in its host of a network, both members of the hub.
 pub(crate) struct Nodes {
     // First, so that the nodes are stopped while they still have a network.
@@ -383,19 +403,9 @@ impl Nodes {
         nodes
     }
 
-    /// `hail` on the data folder of a node, in the host of the same name.
+    /// See [`inside`].
     pub(crate) fn inside(&self, node: &str, args: &[&str]) -> Command {
-        let own = self.nodes.hail(node, args);
-        let mut command = self.network.command(node, own.get_program()).unwrap();
-        let set = own
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?)));
-        command
-            .args(own.get_args())
-            .envs(set)
-            .env_remove("HAIL_DATA")
-            .stdin(Stdio::null());
-        command
+        inside(&self.network, &self.nodes, node, args)
     }
 
     pub(crate) fn run(&self, node: &str, args: &[&str]) -> Ran {

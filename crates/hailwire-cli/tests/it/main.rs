@@ -10,6 +10,8 @@ mod companion_programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod doctor;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod documents;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod hub;
@@ -20,6 +22,8 @@ mod lab;
 mod nodes;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod packages;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod port_mapping;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod programs;
 mod reach;

@@ -353,3 +353,79 @@ fn a_peer_without_tcp_keeps_udp_however_bad_it_is() {
     };
     assert_eq!(script.run(seconds(120)).carry, Transport::Udp);
 }
+
+/// A carrier whose only path leads through a relay.
+fn relayed() -> CarrierSample {
+    CarrierSample {
+        relayed: true,
+        ..well()
+    }
+}
+
+#[test]
+fn a_peer_that_udp_reaches_by_a_relay_alone_is_reached_directly_over_tcp_until_a_hole_is_punched() {
+    let mut script = Script::new(Carrier::Auto);
+    script.udp = relayed();
+    let took = script.until(Transport::Tcp, seconds(5));
+    assert!(
+        took >= PUNCHED_WITHIN && took <= PUNCHED_WITHIN + 3 * TICK,
+        "{took:?}"
+    );
+    assert_eq!(script.choice.reason(), ChoiceReason::Relayed);
+    script.run(seconds(60));
+    assert_eq!(script.carried, [Transport::Udp, Transport::Tcp]);
+    assert!(script.choice.may_rest());
+    // What took over goes away: the relay is better than nothing, and TCP is tried again.
+    (script.tcp.up, script.tcp_comes) = (false, false);
+    assert_eq!(script.tick().carry, Transport::Udp);
+    assert_eq!(script.choice.reason(), ChoiceReason::OnlyRelay);
+    script.tcp_comes = true;
+    script.until(Transport::Tcp, seconds(60));
+    // A hole is punched after all.
+    script.udp = well();
+    let took = script.until(Transport::Udp, seconds(5));
+    assert!(took >= UDP_WELL_AFTER, "{took:?}");
+    script.run(seconds(10));
+    assert_eq!(script.choice.reason(), ChoiceReason::Back);
+    assert!(script.choice.may_rest());
+}
+
+#[test]
+fn a_hole_that_is_punched_in_time_brings_up_nothing() {
+    let mut script = Script::new(Carrier::Auto);
+    script.udp = relayed();
+    script.run(PUNCHED_WITHIN - 2 * TICK);
+    assert!(!script.choice.may_rest());
+    script.udp = well();
+    script.run(seconds(60));
+    assert_eq!(script.carried, [Transport::Udp]);
+    assert!(!script.tcp.up && script.choice.may_rest());
+    assert_eq!(script.choice.reason(), ChoiceReason::Preferred);
+}
+
+#[test]
+fn a_relayed_peer_without_tcp_is_asked_for_it_later_and_later_and_says_that_it_is_relayed() {
+    let mut script = Script::new(Carrier::Auto);
+    script.udp = relayed();
+    script.tcp_comes = false;
+    let mut attempts = Vec::new();
+    for _ in 0..4 * 3600 {
+        if script.tick().bring_up.is_some() {
+            attempts.push(script.now);
+        }
+    }
+    let pauses: Vec<_> = attempts.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(attempts.len() < 15, "{}", attempts.len());
+    assert!(pauses.is_sorted(), "{pauses:?}");
+    assert_eq!(
+        script.choice.reason().to_string(),
+        "by a relay, no direct path"
+    );
+    assert!(script.choice.may_rest());
+    // It may not be used at all.
+    let mut script = Script::new(Carrier::Quic);
+    script.udp = relayed();
+    script.run(seconds(60));
+    assert_eq!(script.choice.reason(), ChoiceReason::Configured);
+    assert!(!script.tcp.up);
+}

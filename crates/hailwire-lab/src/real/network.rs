@@ -22,7 +22,7 @@ use super::{
 use crate::{
     fabric::{Fabric, NatProvider, PacketCounters, SiteChange},
     link,
-    nat::{EndpointDependence, NatKind, PortAllocation},
+    nat::{EndpointDependence, NatKind, PortAllocation, UnaskedPackets},
     topology::{IpFamilies, Site, Topology},
 };
 
@@ -40,8 +40,8 @@ pub struct NamespaceNetwork {
     // First, so that it stops before the namespaces are closed.
     router: PacketRouter,
     hosts: Vec<(String, NetworkNamespace)>,
-    /// Those with nftables.
-    _nats: Vec<NetworkNamespace>,
+    /// Those with nftables, by their sites.
+    nats: Vec<(String, NetworkNamespace)>,
 }
 
 /// Why there is no network.
@@ -93,6 +93,15 @@ impl NamespaceNetwork {
         available().map_err(LabError::Unavailable)?;
         let nftables = topology.sites.iter().any(|site| rule_for(site).is_some()) && has_nftables();
         let rule = |site: &Site| rule_for(site).filter(|_| nftables);
+        let notes = |nat: &NatKind| nat.unasked == UnaskedPackets::Noted;
+        let impossible = |site: &&Site| site.nats.iter().any(notes) && rule(site).is_none();
+        if let Some(site) = topology.sites.iter().find(impossible) {
+            return Err(LabError::Unavailable(format!(
+                "the router of `{}` notes what comes in unasked, which nftables alone does: with one NAT of a kind that it can \
+                 be, and IPv4 alone",
+                site.name
+            )));
+        }
         let nat_by = |site: &Site| match rule(site) {
             Some(_) => NatProvider::Other,
             None => NatProvider::Model,
@@ -101,11 +110,11 @@ impl NamespaceNetwork {
         let (mut hosts, mut nats, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         for (number, site) in topology.sites.iter().enumerate() {
             if let Some(rule) = rule(site) {
-                let nat = NftablesRouter::make(topology, number, site, rule).map_err(failed(
+                let nat = NftablesRouter::make(topology, number, site, &rule).map_err(failed(
                     format!("the router of `{}` cannot be made", site.name),
                 ))?;
                 devices.push(nat.device);
-                nats.push(nat.own);
+                nats.push((site.name.clone(), nat.own));
                 hosts.extend(nat.hosts);
                 continue;
             }
@@ -122,7 +131,7 @@ impl NamespaceNetwork {
             topology: topology.clone(),
             router,
             hosts,
-            _nats: nats,
+            nats,
         })
     }
 
@@ -143,11 +152,23 @@ impl NamespaceNetwork {
         host: &str,
         program: impl AsRef<std::ffi::OsStr>,
     ) -> Result<Command, LabError> {
-        let mut command = Command::new("nsenter");
-        let mut net = std::ffi::OsString::from("--net=");
-        net.push(self.namespace(host)?.path());
-        command.arg(net).arg("--").arg(program);
-        Ok(command)
+        Ok(inside(self.namespace(host)?, program))
+    }
+
+    /// A command that runs `program` on the router of a site, whose interface to the internet is `eth0` and those to its hosts `lan0`,
+    /// `lan1`, …; the router must be one that nftables does.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoHost`].
+    pub fn router_command(
+        &self,
+        site: &str,
+        program: impl AsRef<std::ffi::OsStr>,
+    ) -> Result<Command, LabError> {
+        let router = self.nats.iter().find(|(name, _)| name == site);
+        let (_, router) = router.ok_or_else(|| self.no_host(site))?;
+        Ok(inside(router, program))
     }
 
     /// Where other programs of this user can open the namespace of a host, with `nsenter --net=PATH`,
@@ -266,6 +287,14 @@ impl NamespaceNetwork {
     }
 }
 
+fn inside(namespace: &NetworkNamespace, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("nsenter");
+    let mut net = std::ffi::OsString::from("--net=");
+    net.push(namespace.path());
+    command.arg(net).arg("--").arg(program);
+    command
+}
+
 /// Whether networks can be made here, else the reason in words that follow "skipped: ".
 ///
 /// # Errors
@@ -343,9 +372,10 @@ fn has(program: &str) -> bool {
         .any(|folder| folder.join(program).is_file())
 }
 
-fn rule_for(site: &Site) -> Option<&'static str> {
+/// The rules of a router that nftables can be.
+fn rule_for(site: &Site) -> Option<String> {
     match &site.nats[..] {
-        [nat] if !site.ip.has_ipv6() => masquerade(nat),
+        [nat] if !site.ip.has_ipv6() => Some(nat_rules(masquerade(nat)?, nat.unasked)),
         _ => None,
     }
 }
@@ -354,7 +384,7 @@ fn rule_for(site: &Site) -> Option<&'static str> {
 /// NAT itself.
 fn has_nftables() -> bool {
     let tried = || {
-        let rules = nat_rules("masquerade fully-random");
+        let rules = nat_rules("masquerade fully-random", UnaskedPackets::Dropped);
         NetworkNamespace::new()?.feed("nft", &["-f", "-"], &rules)
     };
     let works = has("nft") && tried().is_ok();
@@ -364,10 +394,14 @@ fn has_nftables() -> bool {
     works
 }
 
-/// Inside out by one rule, and in only what answers. What nobody asked for is dropped before the
-/// kernel notes it, as home routers do: a noted packet to the router itself would take the port from
-/// the host that is about to send from it, and no two homes would ever meet.
-fn nat_rules(rule: &str) -> String {
+/// Inside out by one rule, and in only what answers. Dropped is what nobody asked for before the
+/// kernel notes it: a noted packet to the router itself takes the port from the host that is about to
+/// send from it.
+fn nat_rules(rule: &str, unasked: UnaskedPackets) -> String {
+    let policy = match unasked {
+        UnaskedPackets::Dropped => "drop",
+        UnaskedPackets::Noted => "accept",
+    };
     format!(
         "table ip lab {{
             chain out {{
@@ -375,7 +409,7 @@ fn nat_rules(rule: &str) -> String {
                 oifname eth0 {rule}
             }}
             chain own {{
-                type filter hook input priority filter; policy drop;
+                type filter hook input priority filter; policy {policy};
                 iifname \"lan*\" accept
                 ct state established,related accept
             }}
@@ -383,6 +417,7 @@ fn nat_rules(rule: &str) -> String {
                 type filter hook forward priority filter; policy drop;
                 iifname \"lan*\" accept
                 ct state established,related accept
+                ct status dnat accept
             }}
         }}\n"
     )
@@ -482,12 +517,11 @@ struct NftablesRouter {
 }
 
 impl NftablesRouter {
-    fn make(topology: &Topology, number: usize, site: &Site, rule: &str) -> io::Result<Self> {
+    fn make(topology: &Topology, number: usize, site: &Site, rules: &str) -> io::Result<Self> {
         let (own, device) = lone(&[topology.public(number).into()], site)?;
         own.set("ipv4/ip_forward", "1")?;
         let timeout = site.nats.first().map_or(Duration::ZERO, |nat| nat.timeout);
-        let rules = nat_rules(rule);
-        own.feed("nft", &["-f", "-"], &rules)?;
+        own.feed("nft", &["-f", "-"], rules)?;
         for which in ["udp_timeout", "udp_timeout_stream"] {
             own.set(
                 &format!("netfilter/nf_conntrack_{which}"),

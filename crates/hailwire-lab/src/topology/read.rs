@@ -10,7 +10,7 @@ use hailwire_kdl::{
 use super::{FirewallPolicy, Host, IpFamilies, MAX_HOSTS, MAX_NATS, MAX_SITES, Site, Topology};
 use crate::{
     link::LinkShape,
-    nat::{EndpointDependence, NatKind, PortAllocation},
+    nat::{EndpointDependence, NatKind, PortAllocation, UnaskedPackets},
 };
 
 pub(super) fn topology(file: &str) -> Result<Topology, TextMistake> {
@@ -254,7 +254,14 @@ fn shape(node: &KdlNode, shape: &mut LinkShape) -> Result<(), TextMistake> {
 
 fn nat(node: &KdlNode) -> Result<NatKind, TextMistake> {
     children(node, &[], &[])?;
-    let known = ["mapping", "filtering", "hairpin", "ports", "timeout"];
+    let known = [
+        "mapping",
+        "filtering",
+        "hairpin",
+        "ports",
+        "timeout",
+        "unasked",
+    ];
     let mut nat = NatKind::default();
     for entry in node.entries() {
         let at = entry.span().offset();
@@ -270,6 +277,13 @@ fn nat(node: &KdlNode) -> Result<NatKind, TextMistake> {
                 }
             }
             Some("timeout") => nat.timeout = time(node, entry)?,
+            Some("unasked") => {
+                nat.unasked = match text(node, entry)? {
+                    "dropped" => UnaskedPackets::Dropped,
+                    "noted" => UnaskedPackets::Noted,
+                    _ => return Err(TextMistake::at(at, "`unasked` is \"dropped\" or \"noted\"")),
+                }
+            }
             _ => {
                 let hint = format!("known here: {}", known.join(", "));
                 return Err(TextMistake::at(at, "`nat` takes properties only").hint(hint));

@@ -53,6 +53,12 @@ fn status() -> Value {
         "public_addresses": ["e"], "calls_from_peers": 8,
         "tcp_addresses": ["d"], "tunnels": [tunnel()], "agents": [agent()], "hubs": [hub()],
         "calls": 4, "reused": 5, "made": 6, "panics": 7,
+        "paths": {
+            "connections": 1, "direct": 2, "relayed_first": 3, "punched": 4, "direct_us": 5, "relayed_bytes": 6,
+        },
+        "port_mapping": {
+            "enabled": true, "asked": true, "protocols": ["pcp"], "external": "9.9.9.1:7",
+        },
     })
 }
 
@@ -97,6 +103,8 @@ fn each_answer_has_its_fields_and_a_node_of_before_may_lack_the_later_ones() {
             "calls_from_peers",
             "made",
             "panics",
+            "paths",
+            "port_mapping",
             "public_addresses",
             "reused",
             "tcp_addresses",

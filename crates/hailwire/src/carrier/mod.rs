@@ -233,6 +233,22 @@ impl CarrierConnection {
         }
     }
 
+    /// Tells when the path in use may have become another: on QUIC, once the handshake is complete; elsewhere never.
+    pub(crate) fn path_changes(&self) -> PathChanges {
+        PathChanges(match self {
+            Self::Quic(c) => Some(c.path_changes()),
+            Self::H2(_) | Self::Mux(_) => None,
+        })
+    }
+
+    /// The far ends of the paths that are open: socket addresses and relay URLs. One where the carrier has no paths.
+    pub(crate) fn open_paths(&self) -> Vec<String> {
+        match self {
+            Self::Quic(c) => c.open_paths(),
+            Self::H2(_) | Self::Mux(_) => vec![self.stats().remote],
+        }
+    }
+
     /// Lets the far side open as many unidirectional streams as its [`ConnectionLimits`] has, and refuses each:
     /// a session uses none. It is stopped with `unimplemented`, as RFC 9114, 6.2 does with a type that
     /// it does not know, so that a later version may try without losing the connection. Until this is
@@ -318,6 +334,20 @@ pub struct PathCounters {
     pub sent_pieces: u64,
 }
 
+/// See [`CarrierConnection::path_changes`].
+#[derive(Debug)]
+pub(crate) struct PathChanges(Option<quic::QuicPathChanges>);
+
+impl PathChanges {
+    /// Returns when it is worth looking at [`CarrierConnection::stats`] again. Safe to drop: what is missed is told the next time.
+    pub(crate) async fn changed(&mut self) {
+        match &mut self.0 {
+            Some(quic) => quic.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 /// What a connection has moved, and over what.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionStats {
@@ -342,6 +372,8 @@ pub struct ConnectionStats {
     pub remote: String,
     /// Whether the path in use goes through a relay.
     pub relayed: bool,
+    /// Bytes sent and received on paths through relays.
+    pub relayed_bytes: u64,
 }
 
 /// The writing half of a stream.

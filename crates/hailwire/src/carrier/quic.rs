@@ -9,18 +9,19 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures_core::Stream as _;
 use hailwire_core::path_silence::PathTimers;
 use hailwire_wire::{Code, Priority};
 use iroh::{
     TransportAddr,
-    endpoint::{self as iroh_endpoint, SendDatagramError, VarInt},
+    endpoint::{self as iroh_endpoint, PathEvent, SendDatagramError, VarInt},
 };
 
 use super::{
@@ -46,6 +47,8 @@ pub struct QuicConnection {
 struct QuicWriters {
     engine: EngineHandle,
     unsent: UnacknowledgedBytes,
+    /// Bytes that went through relays on paths that are no more.
+    relayed: AtomicU64,
 }
 
 impl QuicWriters {
@@ -96,6 +99,7 @@ impl QuicConnection {
             writers: Arc::new(QuicWriters {
                 engine: inner.clone(),
                 unsent: UnacknowledgedBytes::default(),
+                relayed: AtomicU64::new(0),
             }),
             inner,
             queues: Arc::default(),
@@ -146,6 +150,28 @@ impl QuicConnection {
                 path.set_timers(timers.max_idle, timers.keep_alive);
             }
         }
+    }
+
+    /// See [`CarrierConnection::path_changes`](super::CarrierConnection::path_changes).
+    pub(super) fn path_changes(&self) -> QuicPathChanges {
+        QuicPathChanges {
+            events: self
+                .inner
+                .full()
+                .map(iroh_endpoint::Connection::path_events),
+            writers: self.writers.clone(),
+        }
+    }
+
+    pub(super) fn open_paths(&self) -> Vec<String> {
+        let Some(full) = self.inner.full() else {
+            return Vec::new();
+        };
+        let paths = full.paths();
+        paths
+            .iter()
+            .map(|path| remote(path.remote_addr()))
+            .collect()
     }
 
     fn set_limits(&self, room: ConnectionLimits) {
@@ -263,6 +289,9 @@ impl QuicConnection {
             return stats;
         };
         let paths = full.paths();
+        let relays = paths.iter().filter(|path| path.is_relay());
+        let relayed: u64 = relays.map(|path| relayed_bytes(&path.stats())).sum();
+        stats.relayed_bytes = relayed + self.writers.relayed.load(Ordering::Relaxed);
         if let Some(path) = paths.iter().find(|path| path.is_selected()) {
             stats.rtt = Some(path.rtt()).filter(|rtt| *rtt > Duration::ZERO);
             let on_path = path.stats();
@@ -272,14 +301,50 @@ impl QuicConnection {
                 sent_pieces: on_path.frame_tx.stream,
             };
             stats.relayed = path.is_relay();
-            stats.remote = match path.remote_addr() {
-                TransportAddr::Ip(addr) => addr.to_string(),
-                TransportAddr::Relay(url) => url.to_string(),
-                other => format!("{other:?}"),
-            };
+            stats.remote = remote(path.remote_addr());
         }
         stats
     }
+}
+
+/// What is heard of the paths of a connection.
+#[derive(Debug)]
+pub(crate) struct QuicPathChanges {
+    /// Nothing is heard before the handshake is complete.
+    events: Option<iroh_endpoint::PathEventStream>,
+    writers: Arc<QuicWriters>,
+}
+
+impl QuicPathChanges {
+    pub(super) async fn changed(&mut self) {
+        let Some(events) = &mut self.events else {
+            return std::future::pending().await;
+        };
+        match poll_fn(|cx| Pin::new(&mut *events).poll_next(cx)).await {
+            Some(PathEvent::Closed {
+                remote_addr,
+                last_stats,
+                ..
+            }) if remote_addr.is_relay() && !self.writers.engine.is_closed() => {
+                let bytes = relayed_bytes(&last_stats);
+                self.writers.relayed.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Some(_) => {}
+            None => self.events = None,
+        }
+    }
+}
+
+fn remote(address: &TransportAddr) -> String {
+    match address {
+        TransportAddr::Ip(address) => address.to_string(),
+        TransportAddr::Relay(url) => url.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn relayed_bytes(path: &iroh_endpoint::PathStats) -> u64 {
+    path.udp_tx.bytes + path.udp_rx.bytes
 }
 
 /// The writing half of a QUIC stream.

@@ -109,6 +109,10 @@ impl Config {
         if !self.listen.tcp.is_empty() {
             values.push(("listen.tcp", addresses(&self.listen.tcp)));
         }
+        values.push((
+            "listen.port-mapping",
+            format!("#{}", self.listen.port_mapping),
+        ));
         values.extend(self.hubs.iter().map(|hub| ("hub", text(hub))));
         values.push(("carrier", text(&self.carrier.name())));
         let connection_attempt_delay = humantime::format_duration(self.connection_attempt_delay);

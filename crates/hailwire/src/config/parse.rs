@@ -19,11 +19,11 @@ pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
                 config.node.name = Some(single(inner)?);
                 Ok(())
             })?,
-            "listen" => section(node, "listen", &["udp", "tcp"], |inner| {
-                let addresses = several(inner, Config::MAX_LISTEN)?;
+            "listen" => section(node, "listen", &["udp", "tcp", "port-mapping"], |inner| {
                 match inner.name().value() {
-                    "udp" => config.listen.udp = addresses,
-                    _ => config.listen.tcp = addresses,
+                    "udp" => config.listen.udp = several(inner, Config::MAX_LISTEN)?,
+                    "tcp" => config.listen.tcp = several(inner, Config::MAX_LISTEN)?,
+                    _ => config.listen.port_mapping = yes(inner)?,
                 }
                 Ok(())
             })?,

@@ -25,6 +25,8 @@ pub struct ListenSettings {
     /// TCP socket addresses, for HTTP/2 and WebSocket. Port 0 lets the system choose. Default: none.
     /// At most [`Config::MAX_LISTEN`](super::Config::MAX_LISTEN).
     pub tcp: Vec<SocketAddr>,
+    /// Whether the router before this machine is asked for a UDP port that leads here (UPnP IGD, NAT-PMP, PCP). Default: yes.
+    pub port_mapping: bool,
 }
 
 impl Default for ListenSettings {
@@ -35,6 +37,7 @@ impl Default for ListenSettings {
                 SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 0], 0)),
             ],
             tcp: Vec::new(),
+            port_mapping: true,
         }
     }
 }

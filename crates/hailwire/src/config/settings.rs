@@ -23,6 +23,12 @@ pub const SETTINGS: &[SettingRow] = &[
         about: "where the node listens for HTTP/2 and WebSocket, on one port",
     },
     SettingRow {
+        path: "listen.port-mapping",
+        value: "#true or #false",
+        default: "#true",
+        about: "ask the router for a UDP port that leads here (UPnP, NAT-PMP, PCP); given back when the node ends",
+    },
+    SettingRow {
         path: "hub",
         value: "URL; repeatable, at most 8; https, or http on loopback",
         default: "none",

@@ -32,7 +32,7 @@ fn a_missing_file_is_the_default() {
 #[test]
 fn every_setting_is_read() {
     let config = good(
-        "node { name \"desk\" }\nlisten { udp \"0.0.0.0:4242\" \"[::]:4242\" }\n\
+        "node { name \"desk\" }\nlisten { udp \"0.0.0.0:4242\" \"[::]:4242\"; port-mapping #false }\n\
          hub \"https://hub.example.org\"\nhub \"http://127.0.0.1:8470\"\n\
          pool \"rule\"\nlimits { max-tunnels 7; grace \"1m30s\"; spin \"0s\" }\nlog { level \"debug\" }\n",
     );
@@ -41,6 +41,7 @@ fn every_setting_is_read() {
         config.listen.udp,
         ["0.0.0.0:4242", "[::]:4242"].map(|a| a.parse().unwrap())
     );
+    assert!(!config.listen.port_mapping && good("").listen.port_mapping);
     let hubs: Vec<String> = config.hubs.iter().map(ToString::to_string).collect();
     assert_eq!(
         hubs,

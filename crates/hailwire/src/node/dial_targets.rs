@@ -49,7 +49,7 @@ impl DialTargets {
             return here;
         }
         let here = Arc::new(LocalNetworks {
-            subnets: subnets(&State::new().await),
+            subnets: own_subnets().await,
             loopback_only: self.loopback_only,
             ..LocalNetworks::default()
         });
@@ -57,6 +57,11 @@ impl DialTargets {
             Some((Instant::now(), here.clone()));
         here
     }
+}
+
+/// This machine's addresses, with their networks.
+pub(super) async fn own_subnets() -> Vec<Subnet> {
+    subnets(&State::new().await)
 }
 
 fn subnets(state: &State) -> Vec<Subnet> {

@@ -258,6 +258,15 @@ impl HubLink {
         &self.client
     }
 
+    /// Why it did not take all of the record; empty where it did.
+    pub(super) fn refusal(&self) -> String {
+        let state = self.state();
+        match state.connected {
+            true => state.error,
+            false => String::new(),
+        }
+    }
+
     fn trusts_members(&self) -> bool {
         self.row.trust_members
     }

@@ -16,7 +16,7 @@ use hailwire_wire::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    NodeInner, describe, hubs, join,
+    NodeInner, describe, doctor, hubs, join,
     join::{said_names, texts},
     now_unix, offers,
     registry::MemberTarget,
@@ -42,6 +42,9 @@ const MAX_PEER_REQUEST: usize = 8 * 1024;
 
 /// How long another node's request may take, from its first byte to its answer.
 const PEER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a tunnel that has just come up may take to say which path it uses.
+const PATH_CHOSEN_WITHIN: Duration = Duration::from_millis(500);
 
 /// The handler of one call to `node`, for whoever is at the other end of `session`, or for the program that embeds the node.
 pub(super) fn management(
@@ -92,6 +95,7 @@ async fn manage(
             rows.push(sockets::granted_buffers(&node));
             json(&rows)
         }
+        method::DIAGNOSE => json(&Box::pin(doctor::diagnose(&node, &parse(&body)?)).await?),
         method::SHUTDOWN => {
             let shutdown: admin::ShutdownRequest = parse(&body)?;
             node.lifecycle
@@ -130,6 +134,7 @@ async fn manage_for_peer(
         method::DESCRIBE if node.trust.is_trusted(peer) => {
             json(&describe::describe_for_peer(node, peer, &parse(&body)?)?)
         }
+        method::REACH if node.trust.is_trusted(peer) => json(&doctor::reach_report(node).await),
         _ if node.trust.is_trusted(peer) => Err(Status::new(
             Code::PermissionDenied,
             format!("`{name}` is only for programs on the node's own machine"),
@@ -401,6 +406,7 @@ async fn ping_once(
         Ok((rtt, trusts_us(&session).await?))
     };
     let (rtt, trusted) = answers.await.map_err(|status| (status, reused))?;
+    path_chosen(&session).await;
     Ok(admin::PingAnswer {
         id,
         name: known_as(node, id),
@@ -464,6 +470,9 @@ async fn resolved_address(
         Some(carrier) => node.peers.up_over(id, carrier),
         None => node.peers.up(id),
     });
+    if let Some(session) = &session {
+        path_chosen(session).await;
+    }
     let carrier = session
         .as_ref()
         .map(|session| session.connection().carrier());
@@ -479,6 +488,18 @@ async fn resolved_address(
     })
 }
 
+/// Waits until a session that has just come up says which path it uses, briefly.
+async fn path_chosen(session: &Session) {
+    let mut paths = session.connection().path_changes();
+    let chosen = async {
+        while session.connection().stats().remote.is_empty() {
+            paths.changed().await;
+        }
+    };
+    // Without one the answer says so.
+    let _ = tokio::time::timeout(PATH_CHOSEN_WITHIN, chosen).await;
+}
+
 /// The alias of a peer, or the name that it gave itself; empty for none.
 pub(super) fn known_as(node: &NodeInner, id: NodeId) -> String {
     node.trust.alias(id).map(String::from).unwrap_or_default()
@@ -486,7 +507,7 @@ pub(super) fn known_as(node: &NodeInner, id: NodeId) -> String {
 
 /// Whether the far node lets this one call. Anybody's PING is answered, so a question is put that
 /// only a trusted peer may ask, and that has an empty answer.
-async fn trusts_us(session: &Session) -> Result<bool, Status> {
+pub(super) async fn trusts_us(session: &Session) -> Result<bool, Status> {
     let header = CallHeader {
         to: admin::AGENT.to_owned(),
         method: method::AGENTS.to_owned(),

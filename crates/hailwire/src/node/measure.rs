@@ -114,12 +114,13 @@ pub(super) async fn watch(node: Arc<NodeInner>) {
         let now = tick.tick().await;
         let ids = node.peers.ids();
         watched.retain(|id, _| ids.contains(id));
+        let changed = node.peers.take_changed_paths();
         for id in ids {
             let sessions = Transport::BOTH.map(|transport| node.peers.connections(id, transport));
             let idle = sessions.iter().flatten().all(|s| s.in_flight() == 0);
             let only_tcp = sessions[0].is_empty();
             let rests = |peer: &PeerMeasurement| peer.choice.may_rest() && peer.silence.may_rest();
-            let resting = watched.get(&id).is_none_or(rests);
+            let resting = !changed.contains(&id) && watched.get(&id).is_none_or(rests);
             if idle && resting && !only_tcp {
                 if let Some(peer) = watched.get_mut(&id) {
                     (peer.udp, peer.tcp) = (TunnelSample::default(), TunnelSample::default());
@@ -237,6 +238,8 @@ impl TunnelSample {
             seen.calls += session.in_flight();
             seen.moved += received + stats.sent_bytes.saturating_sub(last.sent_bytes);
             seen.heard |= received > 0;
+            // All of one tunnel go the same way; the first is the one that is shown.
+            seen.relayed |= place == 0 && stats.relayed;
             seen.sent += stats.sent_packets.saturating_sub(last.sent_packets);
             seen.lost += lost(last, &stats);
             if let Some(rtt) = stats.rtt

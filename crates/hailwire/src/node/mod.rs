@@ -10,6 +10,7 @@
 //! | `local` | the Unix socket to which programs attach |
 //! | `router` | the way of a call: may it go, and where |
 //! | `registry` | which agents there are and who takes the next call |
+//! | `port_mapping` | a port of the router that leads to this node |
 //! | `resolve` | which node a name means |
 //! | `peers` | the tunnels to peers, and what each consists of |
 //! | `tunnel` | the life of a tunnel: up, silence, end |
@@ -22,6 +23,7 @@
 //! | `accounts`, `unread` | what a peer makes this node hold |
 //! | `trust`, `store` | whom this node trusts, and how that survives |
 //! | `join`, `manage` | invitations; the built-in agent `node` |
+//! | `doctor` | what keeps this node from being reached |
 //! | `hubs` | the hubs that this node belongs to |
 //! | `spin` | looking for more traffic before going to sleep |
 
@@ -31,6 +33,7 @@ mod busy_polling;
 mod describe;
 mod dial;
 mod dial_targets;
+mod doctor;
 mod early_sessions;
 #[cfg(test)]
 pub(crate) mod hand_played;
@@ -44,6 +47,7 @@ mod measure;
 mod offers;
 mod overlay;
 mod peers;
+mod port_mapping;
 mod reconnect;
 mod registry;
 mod requested_dials;
@@ -195,6 +199,8 @@ impl NodeBuilder {
                 held_back,
                 tcp,
                 reaching,
+                mapped_port: port_mapping::MappedPort::default(),
+                measured: doctor::Measured::default(),
             },
             trust: trust::TrustStore::load(store)?,
             registry: registry::Registry::new(),
@@ -226,6 +232,7 @@ impl NodeBuilder {
             keep("looking again", &inner, look_again),
             keep("keeping time", &inner, keep_time),
             keep("hubs", &inner, hubs::run),
+            keep("mapping a port", &inner, port_mapping::run),
             {
                 let listener = Arc::new(listener);
                 keep("accepting programs", &inner, move |node| {
@@ -348,8 +355,9 @@ impl Node {
             let _ = task.await;
         }
         let _ = std::fs::remove_file(self.inner.setup.data.socket());
-        let _ =
-            tokio::time::timeout(ENDPOINT_CLOSE_TIMEOUT, self.inner.sockets.endpoint.close()).await;
+        let closed =
+            tokio::time::timeout(ENDPOINT_CLOSE_TIMEOUT, self.inner.sockets.endpoint.close());
+        let _ = tokio::join!(closed, self.inner.sockets.mapped_port.release());
     }
 }
 
@@ -385,6 +393,8 @@ struct NodeSockets {
     held_back: held_back::HeldBackAddresses,
     tcp: listen::TcpListening,
     reaching: dial_targets::DialTargets,
+    mapped_port: port_mapping::MappedPort,
+    measured: doctor::Measured,
 }
 
 /// The programs of this machine, and how busy they keep the node.

@@ -11,7 +11,7 @@ use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, RelayUrl, TransportAddr,
     endpoint::{
         AckFrequencyConfig, BindOpts, ConnectOptions, IdleTimeout, MtuDiscoveryConfig,
-        QuicTransportConfig, VarInt, presets,
+        PortmapperConfig, QuicTransportConfig, VarInt, presets,
     },
     tls::CaTlsConfig,
 };
@@ -144,6 +144,7 @@ async fn try_bind(
         .crypto_provider(Arc::new(cipher::provider(config.quic.cipher)))
         .transport_config(transport(&config.quic))
         .max_tls_tickets(config.quic.sessions as usize)
+        .portmapper_config(PortmapperConfig::Disabled)
         .clear_ip_transports();
     if let Some(proxy) = relay_proxy(config, store) {
         builder = builder.proxy_url(proxy);

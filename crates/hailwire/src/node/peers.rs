@@ -4,7 +4,7 @@
 //! sees to it that a tunnel has enough connections is told how its size changes.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -16,6 +16,7 @@ use hailwire_core::{
     Transport,
     carrier_choice::ChoiceReason,
     dial_patience::UnreachablePeers,
+    path_history::{PathHistory, PathKind, PathSums, UsedPath},
     peer_table::{PeerAction, PeerConnection, PeerRemains, PeerTable, TunnelSize, TunnelView},
 };
 use hailwire_wire::{Code, NodeId, Status};
@@ -41,6 +42,7 @@ pub(crate) struct Peers {
     /// Sessions of dials that are under way and take calls already.
     pub(crate) early: EarlySessions,
     reuse: TunnelReuse,
+    paths: Mutex<PeerPaths>,
     /// Counts changes of the tunnels.
     changes: watch::Sender<u64>,
 }
@@ -53,6 +55,14 @@ struct PeersState {
     unreachable: UnreachablePeers,
     /// Who is told how the size of a tunnel changes; gone with the tunnel.
     sizes: HashMap<(NodeId, Transport), watch::Sender<TunnelSize>>,
+}
+
+/// The paths of the tunnels over UDP, by the keys of their sessions.
+#[derive(Debug, Default)]
+struct PeerPaths {
+    history: PathHistory<usize>,
+    /// Peers with a path that changed since somebody looked.
+    changed: HashSet<NodeId>,
 }
 
 /// How often a call found a tunnel up.
@@ -140,6 +150,7 @@ impl Peers {
             untrusted: UntrustedPeers::new(),
             early: EarlySessions::default(),
             reuse: TunnelReuse::default(),
+            paths: Mutex::default(),
             changes: watch::Sender::new(0),
         }
     }
@@ -288,6 +299,60 @@ impl Peers {
         let remains = self.change(|table| table.handle_closed(id, session));
         self.tell_change();
         remains
+    }
+
+    /// Takes note of the path that a session uses, and tells of it where it is another one than before.
+    pub(crate) fn look_at_path(&self, id: NodeId, session: &Session) {
+        let stats = session.connection().stats();
+        let used = (!stats.remote.is_empty()).then_some(UsedPath {
+            kind: match stats.relayed {
+                true => PathKind::Relay,
+                false => PathKind::Direct,
+            },
+            remote: stats.remote,
+        });
+        let change = {
+            let mut paths = self.paths();
+            paths.changed.insert(id);
+            match session.transport() {
+                Transport::Udp => paths.history.handle_path(clock::now(), session.key(), used),
+                Transport::Tcp => None,
+            }
+        };
+        if let Some(change) = change {
+            let before = change.from.map_or("none", |from| from.kind.name());
+            let after_ms = change.after.as_millis();
+            tracing::info!(peer = %id, path = %change.to, before, after_ms, "path");
+            self.tell_change();
+        }
+    }
+
+    /// A session has ended, and with it its path.
+    pub(crate) fn forget_path(&self, session: &Session) {
+        if session.transport() == Transport::Udp {
+            let relayed = session.connection().stats().relayed_bytes;
+            self.paths().history.handle_closed(session.key(), relayed);
+        }
+    }
+
+    /// Peers with a path that has changed since this was called last.
+    pub(crate) fn take_changed_paths(&self) -> HashSet<NodeId> {
+        std::mem::take(&mut self.paths().changed)
+    }
+
+    /// How the tunnels over UDP came to their paths since the start.
+    pub(crate) fn path_sums(&self) -> PathSums {
+        let all = self.all().into_iter();
+        let live: u64 = all
+            .map(|(_, session)| session.connection().stats().relayed_bytes)
+            .sum();
+        let mut sums = self.paths().history.sums();
+        sums.relayed_bytes += live;
+        sums
+    }
+
+    fn paths(&self) -> MutexGuard<'_, PeerPaths> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets a dial that failed.

@@ -17,6 +17,7 @@ use super::{
     join::texts,
     listen,
     manage::{known_as, local_agents, micros, millis},
+    port_mapping,
 };
 use crate::{
     admin::{self, AgentsQuery, StatusRequest},
@@ -79,7 +80,24 @@ pub(super) async fn of(node: &Arc<NodeInner>, request: Option<StatusRequest>) ->
         calls_from_peers: node.programs.calls_from_peers.load(Ordering::Relaxed),
         reused,
         made,
+        paths: paths(node),
+        port_mapping: node
+            .sockets
+            .mapped_port
+            .status(port_mapping::is_enabled(node)),
         panics: crate::panics::contained(),
+    }
+}
+
+fn paths(node: &NodeInner) -> admin::PathSummary {
+    let sums = node.peers.path_sums();
+    admin::PathSummary {
+        connections: sums.connections,
+        direct: sums.direct,
+        relayed_first: sums.relayed_first,
+        punched: sums.punched,
+        direct_us: sums.time_to_direct.map(micros),
+        relayed_bytes: sums.relayed_bytes,
     }
 }
 

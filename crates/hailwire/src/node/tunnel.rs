@@ -449,6 +449,8 @@ fn resumed(node: &NodeInner, early: &iroh::endpoint::IncomingZeroRttConnection) 
     if !node.config().quic.zero_rtt {
         return None;
     }
+    // One that does not resume has none yet, which the engine would warn of.
+    early.peer_identity()?;
     let id = NodeId::from_bytes(*early.remote_id().ok()?.as_bytes());
     node.trust.is_trusted(id).then_some(id)
 }
@@ -540,7 +542,9 @@ pub(super) async fn look_after(node: Arc<NodeInner>, id: NodeId, session: Sessio
     let mut refusing = std::pin::pin!(session.connection().refuse_unidirectional());
     let mut refused = false;
     let mut offered = session.peer_offered();
+    let mut paths = session.connection().path_changes();
     loop {
+        node.peers.look_at_path(id, &session);
         let found = session.connection().stats().remote.parse::<SocketAddr>();
         if let (Transport::Udp, Ok(address)) = (session.transport(), found) {
             node.trust.found_at(id, address);
@@ -549,12 +553,14 @@ pub(super) async fn look_after(node: Arc<NodeInner>, id: NodeId, session: Sessio
             // By then the path is the one that the handshake ended on.
             _ = offered.wait_for(|offered| *offered), if !*offered.borrow() => {}
             () = &mut refusing, if !refused => refused = true,
+            () = paths.changed() => {}
             why = session.closed() => {
                 tracing::debug!(peer = %id, %why, "connection down");
                 break;
             }
         }
     }
+    node.peers.forget_path(&session);
     if matches!(node.peers.leave(id, &session), PeerRemains::Nothing) {
         tracing::info!(peer = %id, "tunnel down");
         if !node.peers.has(id) {

@@ -5537,6 +5537,7 @@ impl Connection {
                     }
                 }
                 Frame::ReachOut(reach_out) => {
+                    let one_way = self.reach_out_delay();
                     let ipv6 = self.is_ipv6();
                     let server_state = match self.n0_nat_traversal.server_side_mut() {
                         Ok(state) => state,
@@ -5557,8 +5558,9 @@ impl Connection {
 
                     if server_state.current_round() > round_before {
                         // A new round was started, reset the NAT probe retry timer.
-                        if let Some(delay) =
-                            self.n0_nat_traversal.retry_delay(self.config.initial_rtt)
+                        let held = server_state.hold_probes(now, one_way);
+                        if let Some(delay) = held
+                            .or_else(|| self.n0_nat_traversal.retry_delay(self.config.initial_rtt))
                         {
                             self.timers.set(
                                 Timer::Conn(ConnTimer::NatTraversalProbeRetry),
@@ -6314,6 +6316,9 @@ impl Connection {
         {
             if let Some(added_address) = space.pending.add_address.pop_last() {
                 builder.write_frame(added_address, stats);
+                if let Ok(server) = self.n0_nat_traversal.server_side_mut() {
+                    server.addresses_sent(now);
+                }
             } else {
                 break;
             }
@@ -7256,13 +7261,15 @@ impl Connection {
         let client_state = self.n0_nat_traversal.client_side_mut()?;
         let (mut reach_out_frames, probed_addrs) =
             client_state.initiate_nat_traversal_round(ipv6)?;
-        if let Some(delay) = self.n0_nat_traversal.retry_delay(self.config.initial_rtt) {
-            self.timers.set(
-                Timer::Conn(ConnTimer::NatTraversalProbeRetry),
-                now + delay,
-                self.qlog.with_time(now),
-            );
-        }
+        // The peer sends its probes when the REACH_OUT frames arrive. A probe that is at its router
+        // before that can be noted there as a flow of the router's own (Linux without a rule that
+        // drops it): the port is taken, and the peer's probes leave from another one.
+        let lead = self.reach_out_delay();
+        self.timers.set(
+            Timer::Conn(ConnTimer::NatTraversalProbeRetry),
+            now + lead,
+            self.qlog.with_time(now),
+        );
 
         self.spaces[SpaceId::Data]
             .pending
@@ -7270,6 +7277,18 @@ impl Connection {
             .append(&mut reach_out_frames);
 
         Ok(probed_addrs)
+    }
+
+    /// How long a REACH_OUT frame takes to the peer: half the round trip of the fastest path.
+    fn reach_out_delay(&self) -> Duration {
+        const MAX: Duration = Duration::from_millis(250);
+        let rtt = self
+            .paths
+            .iter()
+            .filter(|(id, path)| path.data.validated && !self.abandoned_paths.contains(id))
+            .map(|(_, path)| path.data.rtt.min())
+            .min();
+        rtt.map_or(Duration::ZERO, |rtt| (rtt / 2).min(MAX))
     }
 
     /// Whether the handshake is considered **confirmed**.

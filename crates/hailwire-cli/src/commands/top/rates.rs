@@ -198,6 +198,8 @@ pub(super) mod tests {
             calls_from_peers: 0,
             reused: 0,
             made: 0,
+            paths: hailwire::admin::PathSummary::default(),
+            port_mapping: hailwire::admin::PortMappingStatus::default(),
             panics: 0,
         }
     }

@@ -19,7 +19,7 @@ fn everything_that_a_file_can_say_is_read() {
                   duplicate \"0.1%\"; rate \"1.5 Mbit/s\"; queue \"64 KiB\"; mtu 1400\n\
                   up { rate \"500 kbit/s\" }\n\
                   down { loss \"2%\" } }\n\
-           nat mapping=\"address-dependent\" filtering=\"endpoint-independent\" hairpin=#true ports=\"random\" timeout=\"30s\"\n\
+           nat mapping=\"address-dependent\" filtering=\"endpoint-independent\" hairpin=#true ports=\"random\" timeout=\"30s\" unasked=\"noted\"\n\
            firewall \"only-relay\" to=\"hub\"\n\
            host \"a\"\n\
          }\n\
@@ -51,6 +51,7 @@ fn everything_that_a_file_can_say_is_read() {
             hairpin: true,
             ports: PortAllocation::Random,
             timeout: Duration::from_secs(30),
+            unasked: UnaskedPackets::Noted,
         }]
     );
     assert_eq!(home.firewall, Some(FirewallPolicy::OnlyRelay("hub".into())));

@@ -151,6 +151,7 @@ fn handed_out(record: &SignedRecord) -> (u16, Vec<u8>) {
 #[tokio::test]
 async fn every_question_is_signed_for_that_hub_and_that_question() {
     let health = HubHealth {
+        stun_ports: Vec::new(),
         hub: NodeId::from_bytes([8; 32]),
         software: "hub".to_owned(),
         now: now(),

@@ -76,9 +76,16 @@ const FULL_QUEUE_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Interval in which we ping the relay server to ensure the connection is alive.
 ///
-/// The default QUIC max_idle_timeout is 30s, so setting that to half this time gives some
-/// chance of recovering.
-const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// A NAT that has forgotten the connection says nothing: until something is sent, nobody reaches
+/// this endpoint through the relay.
+const PING_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How long the answer to a regular ping may take: less than [`PING_INTERVAL`], since the next one
+/// would begin its time anew, and more than a full queue of a slow uplink.
+const PING_TIMEOUT: Duration = Duration::from_millis(2900);
+
+/// How long sending to a relay may take.
+const SEND_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Number of datagrams which can be sent to the relay server in one batch.
 ///
@@ -528,7 +535,11 @@ impl ActiveRelayActor {
                         ActiveRelayMessage::SetHomeRelay(is_home) => {
                             self.set_home_relay(is_home);
                         }
-                        ActiveRelayMessage::CheckConnection { .. } => {}
+                        // TCP would wait for seconds before it tries again what got lost on the
+                        // network of before.
+                        ActiveRelayMessage::CheckConnection { .. } => {
+                            dialing_fut.set(self.dial_relay());
+                        }
                         #[cfg(test)]
                         ActiveRelayMessage::GetLocalAddr(sender) => {
                             sender.send(None).ok();
@@ -643,7 +654,7 @@ impl ActiveRelayActor {
                     break Err(e!(RunError::PingTimeout));
                 }
                 _ = ping_interval.tick() => {
-                    let data = state.ping_tracker.new_ping();
+                    let data = state.ping_tracker.new_ping_with_timeout(PING_TIMEOUT);
                     let fut = client_sink.send(ClientToRelayMsg::Ping(data));
                     self.run_sending(fut, &mut state, &mut client_stream).await?;
                 }
@@ -829,10 +840,7 @@ impl ActiveRelayActor {
         state: &mut ConnectedRelayState,
         client_stream: &mut iroh_relay::client::ClientStream,
     ) -> Result<(), RelayConnectionError> {
-        // we use the same time as for our ping interval
-        let send_timeout = PING_INTERVAL;
-
-        let mut timeout = pin!(time::sleep(send_timeout));
+        let mut timeout = pin!(time::sleep(SEND_TIMEOUT));
         let mut sending_fut = pin!(sending_fut);
         let res = loop {
             tokio::select! {
