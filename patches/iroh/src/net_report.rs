@@ -686,6 +686,19 @@ impl Client {
             }
         }
 
+        // Every relay has answered: which is nearest is known, and HTTPS would tell no more.
+        #[cfg(not(wasm_browser))]
+        {
+            let by_quic = report.relay_latency.iter();
+            let answered: std::collections::BTreeSet<_> = by_quic
+                .filter(|(probe, _, _)| matches!(probe, Probe::QadIpv4 | Probe::QadIpv6))
+                .map(|(_, relay, _)| relay)
+                .collect();
+            if num_relays > 0 && answered.len() >= num_relays {
+                return true;
+            }
+        }
+
         if do_full {
             // Full report, require more probes
             match (state.have_v4, state.have_v6) {

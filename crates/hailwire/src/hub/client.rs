@@ -54,6 +54,9 @@ const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a connection is kept after it was opened; a hub ends it after a minute.
 const KEPT: Duration = Duration::from_secs(50);
 
+/// How long the record of a node that was found by its name stands for a lookup by its key.
+const JUST_FOUND: Duration = Duration::from_secs(2);
+
 /// Most pages that one search or list asks for, so that no hub keeps a node busy for ever.
 const MAX_PAGES: usize = 256;
 
@@ -85,6 +88,8 @@ pub struct HubClient {
     searches: Semaphore,
     proxies: HttpProxies,
     kept: Mutex<Option<HubConnection>>,
+    /// Who was last found to hold a name: a dial that follows needs no second lookup.
+    found_by_name: Mutex<Option<(Instant, SignedRecord)>>,
 }
 
 impl HubClient {
@@ -123,6 +128,7 @@ impl HubClient {
             searches: Semaphore::new(SEARCHES_AT_ONCE),
             proxies: HttpProxies::of_environment(),
             kept: Mutex::default(),
+            found_by_name: Mutex::default(),
         })
     }
 
@@ -197,6 +203,11 @@ impl HubClient {
     ///
     /// [`HubError::Record`] for a record that does not prove itself; [`HubError`]. Safe to drop.
     pub async fn lookup(&self, node: &NodeRef) -> Result<Option<SignedRecord>, HubError> {
+        if let NodeRef::Id(id) = node
+            && let Some(just_found) = self.just_found(*id)
+        {
+            return Ok(Some(just_found));
+        }
         match self.lookup_live(node).await {
             Err(HubError::Refused(refusal))
                 if matches!(
@@ -227,6 +238,19 @@ impl HubClient {
         }
     }
 
+    /// The record of a node that was found by its name a moment ago, once.
+    fn just_found(&self, id: NodeId) -> Option<SignedRecord> {
+        let is_it = |(at, record): &mut (Instant, SignedRecord)| {
+            record.node() == id && at.elapsed() < JUST_FOUND
+        };
+        self.found_by_name().take_if(is_it).map(|(_, record)| record)
+    }
+
+    fn found_by_name(&self) -> std::sync::MutexGuard<'_, Option<(Instant, SignedRecord)>> {
+        let found = self.found_by_name.lock();
+        found.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Asks which node holds a name.
     ///
     /// # Errors
@@ -234,7 +258,11 @@ impl HubClient {
     /// As [`HubClient::lookup`]. Safe to drop.
     pub async fn holder(&self, name: &NodeName) -> Result<NameHolder, HubError> {
         match self.lookup_live(&NodeRef::Name(name.clone())).await {
-            Ok(record) => Ok(NameHolder::Node(record.node())),
+            Ok(record) => {
+                let id = record.node();
+                *self.found_by_name() = Some((Instant::now(), record));
+                Ok(NameHolder::Node(id))
+            }
             Err(HubError::Refused(refusal)) => match refusal.reason {
                 // To who is no member a hub gives no names.
                 RefusalReason::NotFound | RefusalReason::NotAMember => Ok(NameHolder::Nobody),
