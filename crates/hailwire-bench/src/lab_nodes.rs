@@ -161,6 +161,40 @@ impl LabStarter {
         })
     }
 
+    /// Runs lines of `ip` in a host; `lines` is given the addresses that it has by the topology.
+    pub(crate) fn ip(
+        &self,
+        host: &str,
+        lines: impl FnOnce(&[Ipv4Addr]) -> String,
+    ) -> Result<(), BenchError> {
+        let own = self.network.topology().addresses(host);
+        for line in lines(&own).lines() {
+            let command = self.network.command(host, "ip");
+            let mut command = command.map_err(BenchError::reported)?;
+            let done = command
+                .args(line.split(' '))
+                .output()
+                .map_err(BenchError::io("running ip"))?;
+            if !done.status.success() {
+                return Err(BenchError::Failed {
+                    what: format!("ip {line}"),
+                    reason: String::from_utf8_lossy(&done.stderr).trim().to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A host has another of its addresses by the topology from now on: that of number `to` in place of `from`.
+    pub(crate) fn move_host(&self, host: &str, from: usize, to: usize) -> Result<(), BenchError> {
+        self.ip(host, |own| {
+            let (old, new) = (own[from], own[to]);
+            format!(
+                "address add {new}/32 dev eth0\nroute replace default dev eth0 src {new}\naddress del {old} dev eth0"
+            )
+        })
+    }
+
     fn log(&self, host: &str) -> PathBuf {
         self.folder.path().join(format!("{host}.log"))
     }

@@ -17,6 +17,7 @@
 //! | [`recorded_run`] | the files that other runs write |
 //! | [`reach`] | who reaches whom: every pair of the networks that people have |
 //! | [`changes`] | what a change of the network costs a stream and the calls after it |
+//! | [`soak`] | half an hour on the move: no call lost, memory flat |
 //! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
 //! | [`agent_load`] | load on an agent of one's own |
 //! | [`report`] | pages drawn from it, and two runs side by side |
@@ -35,6 +36,7 @@ pub mod result;
 pub mod run;
 pub mod run_folder;
 pub mod siege;
+pub mod soak;
 pub mod subject;
 pub mod suite;
 pub mod tables;

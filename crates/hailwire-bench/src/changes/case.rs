@@ -2,11 +2,10 @@
 
 use std::{
     io,
-    net::Ipv4Addr,
     time::{Duration, Instant},
 };
 
-use hailwire_lab::{fabric::SiteChange, firewall::FirewallRule, real::NamespaceNetwork};
+use hailwire_lab::{fabric::SiteChange, firewall::FirewallRule};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{ChangesOptions, NetworkChange, record::ChangeRow, stream::NumberStream};
@@ -106,9 +105,7 @@ impl ChangeCase {
         }
         // The second address is for the move.
         for host in [NEAR, FAR] {
-            ip(&starter.network, host, |own| {
-                format!("address del {} dev eth0", own[1])
-            })?;
+            starter.ip(host, |own| format!("address del {} dev eth0", own[1]))?;
         }
         Ok(Self {
             change,
@@ -195,13 +192,7 @@ impl ChangeCase {
             NetworkChange::UdpBlocked => {
                 self.at(&[NEAR], &SiteChange::Firewall(Some(FirewallRule::NoUdp)))
             }
-            NetworkChange::Move => ip(&self.starter.network, NEAR, |own| {
-                format!(
-                    "address add {new}/32 dev eth0\nroute replace default dev eth0 src {new}\naddress del {old} dev eth0",
-                    new = own[1],
-                    old = own[0]
-                )
-            }),
+            NetworkChange::Move => self.starter.move_host(NEAR, 0, 1),
             NetworkChange::Down3 => self.interface_down(Duration::from_secs(3)).await,
             NetworkChange::Down10 => self.interface_down(Duration::from_secs(10)).await,
             NetworkChange::Sleep => {
@@ -236,11 +227,9 @@ impl ChangeCase {
     }
 
     async fn interface_down(&self, time: Duration) -> Result<(), BenchError> {
-        ip(&self.starter.network, NEAR, |_| {
-            "link set eth0 down".to_owned()
-        })?;
+        self.starter.ip(NEAR, |_| "link set eth0 down".to_owned())?;
         tokio::time::sleep(time).await;
-        ip(&self.starter.network, NEAR, |own| {
+        self.starter.ip(NEAR, |own| {
             format!(
                 "link set eth0 up\nroute add default dev eth0 src {}",
                 own[0]
@@ -264,30 +253,6 @@ impl ChangeCase {
             hub.end().await;
         }
     }
-}
-
-/// Runs lines of `ip` in a host; `lines` is given the addresses that it has by the topology.
-fn ip(
-    network: &NamespaceNetwork,
-    host: &str,
-    lines: impl FnOnce(&[Ipv4Addr]) -> String,
-) -> Result<(), BenchError> {
-    let own = network.topology().addresses(host);
-    for line in lines(&own).lines() {
-        let command = network.command(host, "ip");
-        let mut command = command.map_err(BenchError::reported)?;
-        let done = command
-            .args(line.split(' '))
-            .output()
-            .map_err(BenchError::io("running ip"))?;
-        if !done.status.success() {
-            return Err(BenchError::Failed {
-                what: format!("ip {line}"),
-                reason: String::from_utf8_lossy(&done.stderr).trim().to_owned(),
-            });
-        }
-    }
-    Ok(())
 }
 
 fn signal(process: u32, signal: Signal) -> Result<(), BenchError> {

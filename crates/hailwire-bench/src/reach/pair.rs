@@ -69,7 +69,7 @@ pub(super) async fn measure(
     watch(client, &to, begun, &mut pair).await;
     let label = match pair.path.as_str() {
         "direct" => processes.direct_ms(&from, &to),
-        _ => processes.relayed_ms(&from, &to),
+        _ => processes.relayed_ms([(near, &from), (far, &to)]),
     };
     pair.label_ms = label;
     if costs {

@@ -91,9 +91,13 @@ impl ReachProcesses {
         expected.map_or(0.0, |path| millis(path.rtt))
     }
 
-    /// The same by way of the hub.
-    pub(super) fn relayed_ms(&self, from: &str, to: &str) -> f64 {
-        self.direct_ms(from, HUB) + self.direct_ms(HUB, to)
+    /// The same by way of the hub, to which one behind a proxy gets through that.
+    pub(super) fn relayed_ms(&self, [near, far]: [(&ReachNetwork, &str); 2]) -> f64 {
+        let to_hub = |(network, host): (&ReachNetwork, &str)| match network.proxied {
+            true => self.direct_ms(host, PROXY) + self.direct_ms(PROXY, HUB),
+            false => self.direct_ms(host, HUB),
+        };
+        to_hub(near) + to_hub(far)
     }
 
     /// Ends everything, and returns when it is gone.

@@ -463,6 +463,28 @@ fn two_homes_meet_through_their_nats_and_then_talk_without_the_hub() {
 }
 
 #[test]
+fn a_member_that_joins_another_by_ticket_keeps_its_public_address_and_its_direct_path() {
+    if !possible() {
+        return;
+    }
+    let nodes = Nodes::up("home-to-home", 7443);
+    let public = || {
+        let status = nodes.run("a", &["--json", "status"]).ok().json();
+        status["public_addresses"].as_array().unwrap().len()
+    };
+    let until_direct = ["--json", "ping", "b", "--until-direct", "-i", "100ms"];
+    nodes.run("a", &until_direct).ok();
+    assert_eq!(public(), 1);
+    let ticket = nodes.run("b", &["invite"]).ok().stdout;
+    nodes.run("a", &["join", ticket.trim()]).ok();
+    // Whom it met before it dials anew.
+    nodes.run("b", &["down"]).ok();
+    nodes.run("b", &["up", "-d"]).ok();
+    nodes.run("a", &until_direct).ok();
+    assert_eq!(public(), 1);
+}
+
+#[test]
 fn an_office_that_lets_only_port_443_out_reaches_a_node_through_the_hub() {
     if !possible() {
         return;

@@ -9,6 +9,7 @@
 #[expect(unreachable_pub, reason = "the fuzz targets use it too")]
 mod anybody;
 mod bounds;
+mod captured;
 mod directory;
 #[path = "../../../../fuzz/src/initial.rs"]
 #[expect(

@@ -243,7 +243,9 @@ impl HubClient {
         let is_it = |(at, record): &mut (Instant, SignedRecord)| {
             record.node() == id && at.elapsed() < JUST_FOUND
         };
-        self.found_by_name().take_if(is_it).map(|(_, record)| record)
+        self.found_by_name()
+            .take_if(is_it)
+            .map(|(_, record)| record)
     }
 
     fn found_by_name(&self) -> std::sync::MutexGuard<'_, Option<(Instant, SignedRecord)>> {

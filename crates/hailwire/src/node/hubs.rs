@@ -451,14 +451,6 @@ pub(super) fn hub_states(node: &NodeInner) -> Vec<admin::HubState> {
     node.hubs.all().into_iter().map(state).collect()
 }
 
-/// The relay through which this node can be reached, with its hub's key.
-pub(super) fn home_relay(node: &NodeInner) -> Option<(String, Option<NodeId>)> {
-    node.hubs
-        .all()
-        .iter()
-        .find_map(|hub| Some((hub.row.relay.clone()?, hub.row.key)))
-}
-
 /// Adds what the hubs know of a node's whereabouts.
 pub(super) async fn candidates_at_hubs(
     node: &NodeInner,

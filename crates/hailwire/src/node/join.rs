@@ -78,7 +78,6 @@ pub(super) fn invite(
     let secret = TicketSecret::from_random(bytes);
     let now = node.trust.latest(now_unix());
     let expires = now.saturating_add(invite.expires_s);
-    let relay = hubs::home_relay(node);
     let own = listen::own_addresses(node);
     let ticket = Ticket::Node(NodeTicket {
         node: node.id(),
@@ -87,8 +86,9 @@ pub(super) fn invite(
         name: node.name(),
         addresses: own.udp,
         tcp: own.tcp,
-        relay: relay.as_ref().map(|(url, _)| url.clone()),
-        hub_key: relay.and_then(|(_, key)| key),
+        // Only members of its hub may use a relay, and they find it there; others learn of no hub.
+        relay: None,
+        hub_key: None,
     });
     let text = ticket
         .to_text()
@@ -205,6 +205,7 @@ async fn dial_ticket(node: &Arc<NodeInner>, ticket: &NodeTicket) -> Result<Sessi
     let mut candidates = AddressCandidates::default();
     candidates.add(AddressOrigin::Told, &ticket.addresses, &ticket.tcp);
     candidates.relays.extend(ticket.relay.clone());
+    hubs::candidates_at_hubs(node, ticket.node, &mut candidates).await;
     let places = dial_targets::dialled(node, ticket.node, candidates).await;
     if places.is_empty() {
         return Err(out_of_reach(ticket.node));
@@ -240,7 +241,8 @@ async fn redeem_at(
         name: node.name(),
         addresses: own.udp,
         tcp: own.tcp,
-        relay: hubs::home_relay(node).map(|(url, _)| url),
+        // As in a ticket.
+        relay: None,
     };
     let header = CallHeader {
         to: admin::AGENT.to_owned(),

@@ -8,6 +8,7 @@ use hailwire_bench::{
     changes::ChangesOptions,
     reach::ReachOptions,
     siege::{self, AttackerKind},
+    soak::SoakOptions,
     subject::{Subject, SubjectSetup},
     suite::{SuiteOrder, SuiteSize},
 };
@@ -37,6 +38,8 @@ pub(crate) enum Action {
     BenchSiege(siege::SiegeOptions),
     /// `hail bench changes`.
     BenchChanges(ChangesOptions),
+    /// `hail bench soak`.
+    BenchSoak(SoakOptions),
     /// `hail bench reach`.
     BenchReach(ReachOptions),
     /// A child process of a siege.
@@ -97,6 +100,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
         bench::BenchCommand::Call(call) => Ok(Action::BenchCall(plan_call(call)?)),
         bench::BenchCommand::Siege(siege) => plan_siege(siege),
         bench::BenchCommand::Changes(changes) => plan_changes(changes),
+        bench::BenchCommand::Soak(soak) => plan_soak(soak),
         bench::BenchCommand::Reach(reach) => plan_reach(reach),
         bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
         bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
@@ -144,6 +148,15 @@ fn plan_call(call: bench::BenchCallArgs) -> Result<AgentLoad, CommandFailure> {
 /// The `hail` whose hubs and nodes are measured: the one that was named, else the one beside this program.
 fn measured_program(named: Option<PathBuf>) -> Result<PathBuf, CommandFailure> {
     named.map_or_else(|| Ok(programs::HAIL.find()?), Ok)
+}
+
+fn plan_soak(soak: bench::SoakArgs) -> Result<Action, CommandFailure> {
+    let out = soak.out;
+    Ok(Action::BenchSoak(SoakOptions {
+        length: soak.duration,
+        program: measured_program(soak.program)?,
+        out: out.unwrap_or_else(|| PathBuf::from("bench/results/soak")),
+    }))
 }
 
 fn plan_changes(changes: bench::ChangesArgs) -> Result<Action, CommandFailure> {

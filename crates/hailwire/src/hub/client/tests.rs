@@ -366,3 +366,23 @@ async fn one_member_is_found_right_after_the_key_before_it() {
     );
     assert_eq!(hub.client.member(member(6).id).await.unwrap(), None);
 }
+
+#[tokio::test]
+async fn who_was_found_by_name_is_not_looked_up_again_for_the_dial_and_later_is() {
+    let found = record(3, "word-count-host", now());
+    let answer = LookupAnswer {
+        record: RecordBytes(found.bytes().clone()),
+    };
+    let mut hub = AskedHub::answering([ok(&answer), ok(&answer)]).await;
+    let name = "word-count-host".parse().unwrap();
+    let holder = hub.client.holder(&name).await.unwrap();
+    assert_eq!(holder, NameHolder::Node(found.node()));
+    assert!(hub.heard().path.ends_with("/word-count-host"));
+    let by_key = NodeRef::Id(found.node());
+    let dialled = hub.client.lookup(&by_key).await.unwrap();
+    assert_eq!(dialled.unwrap().bytes(), found.bytes());
+    assert!(hub.heard.try_recv().is_err(), "asked again");
+    // It stands once: what is asked next may have changed.
+    assert!(hub.client.lookup(&by_key).await.unwrap().is_some());
+    assert!(hub.heard().path.ends_with(&found.node().to_string()));
+}

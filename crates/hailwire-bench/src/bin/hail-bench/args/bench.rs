@@ -30,6 +30,7 @@ pub(crate) enum BenchCommand {
     Siege(SiegeArgs),
     Reach(ReachArgs),
     Changes(ChangesArgs),
+    Soak(SoakArgs),
     Report(super::report::ReportArgs),
     Compare(super::report::CompareArgs),
     Subject(SubjectArgs),
@@ -171,6 +172,23 @@ pub(crate) struct ChangesArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
     /// Folder for the results [default: bench/results/changes]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Soak a phone on the move: no call may be lost, and memory must be flat
+///
+/// In a network of the lab with jitter and 1 % of loss, a node whose address changes every 20 s calls another and is called by it.
+/// Exits with 1 when a call is lost or a process grows by more than a tenth from the second quarter to the last.
+#[derive(Debug, Args)]
+pub(crate) struct SoakArgs {
+    /// For how long
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "30m")]
+    pub(crate) duration: Duration,
+    /// The hub and the nodes of another build of hail [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
+    /// Folder for the results [default: bench/results/soak]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }

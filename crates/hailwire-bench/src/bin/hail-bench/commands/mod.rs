@@ -8,6 +8,7 @@ mod reach;
 mod recorded;
 mod report;
 mod siege;
+mod soak;
 
 use clap::CommandFactory as _;
 use hailwire_terminal::{
@@ -33,6 +34,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
             on_one_core(common, siege::run_process(&common.data, role))
         }
         Action::BenchChanges(order) => on_one_core(common, changes::run(output, order)),
+        Action::BenchSoak(order) => on_one_core(common, soak::run(output, order)),
         Action::BenchReach(order) => on_one_core(common, reach::run(output, order)),
         Action::BenchReport(dir) => report::draw(output, &dir),
         Action::BenchCompare(compare) => report::compare(output, &compare),
