@@ -317,6 +317,7 @@ impl<P: Clone> Fabric<P> {
                 FirewallPolicy::NoUdp => FirewallRule::NoUdp,
                 FirewallPolicy::NoUdpIn => FirewallRule::NoUdpIn,
                 FirewallPolicy::NoIpv6 => FirewallRule::NoIpv6,
+                FirewallPolicy::Ipv6KnownPorts => FirewallRule::Ipv6KnownPorts,
                 FirewallPolicy::OnlyTcp443 => FirewallRule::OnlyTcp443,
                 FirewallPolicy::OnlyRelay(_) => FirewallRule::OnlyTo(only),
                 FirewallPolicy::OnlyProxy(_) => FirewallRule::OnlyTcpTo(only),

@@ -29,6 +29,8 @@ pub enum FirewallRule {
     NoUdpIn,
     /// No IPv6, neither out nor in: addresses and routes that lead nowhere.
     NoIpv6,
+    /// Over IPv6 only what is from or to a port of known services, below 1024, of the other end.
+    Ipv6KnownPorts,
     /// Out: TCP to port 443. In: its answers.
     OnlyTcp443,
     /// Out: to this address only, the relay. In: its answers.
@@ -45,6 +47,15 @@ impl FirewallRule {
             Self::NoUdp => Some(flow.protocol == Protocol::Udp),
             Self::NoUdpIn => Some(inbound && flow.protocol == Protocol::Udp),
             Self::NoIpv6 => Some(flow.source.is_ipv6()),
+            Self::Ipv6KnownPorts => {
+                let outside = if inbound {
+                    flow.source
+                } else {
+                    flow.destination
+                };
+                let has_ports = matches!(flow.protocol, Protocol::Tcp | Protocol::Udp);
+                Some(has_ports && outside.is_ipv6() && outside.port() >= 1024)
+            }
             Self::OnlyTcp443 | Self::OnlyTo(_) | Self::OnlyTcpTo(_) => None,
         }
     }
@@ -77,7 +88,10 @@ impl Firewall {
             FirewallRule::OnlyTcp443 => tcp && flow.destination.port() == 443,
             FirewallRule::OnlyTo(relay) => flow.destination.ip() == relay,
             FirewallRule::OnlyTcpTo(proxy) => tcp && flow.destination.ip() == proxy,
-            FirewallRule::NoUdp | FirewallRule::NoUdpIn | FirewallRule::NoIpv6 => false,
+            FirewallRule::NoUdp
+            | FirewallRule::NoUdpIn
+            | FirewallRule::NoIpv6
+            | FirewallRule::Ipv6KnownPorts => false,
         };
         if may {
             self.remember(now, *flow);
@@ -155,6 +169,18 @@ mod tests {
         let four = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:443");
         assert!(!wall.outbound(S, &six) && !wall.inbound(S, &six.reversed()));
         assert!(wall.outbound(S, &four) && wall.inbound(S, &four.reversed()));
+    }
+
+    #[test]
+    fn over_ipv6_only_known_services_are_reached() {
+        let mut wall = Firewall::new(FirewallRule::Ipv6KnownPorts);
+        let hub = flow(Protocol::Udp, "[2001:2::1]:5000", "[2001:2:0:1::1]:444");
+        let peer = flow(Protocol::Udp, "[2001:2::1]:443", "[2001:2:0:1::1]:5000");
+        let four = flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:5000");
+        for passes in [hub, four] {
+            assert!(wall.outbound(S, &passes) && wall.inbound(S, &passes.reversed()));
+        }
+        assert!(!wall.outbound(S, &peer) && !wall.inbound(S, &peer.reversed()));
     }
 
     #[test]

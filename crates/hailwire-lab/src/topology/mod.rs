@@ -140,6 +140,8 @@ pub enum FirewallPolicy {
     NoUdpIn,
     /// `"no-ipv6"`.
     NoIpv6,
+    /// `"ipv6-known-ports"`.
+    Ipv6KnownPorts,
     /// `"only-tcp-443"`.
     OnlyTcp443,
     /// `"only-relay" to="HOST"`.
@@ -154,14 +156,21 @@ impl FirewallPolicy {
     pub fn only_host(&self) -> Option<&str> {
         match self {
             Self::OnlyRelay(host) | Self::OnlyProxy(host) => Some(host),
-            Self::NoUdp | Self::NoUdpIn | Self::NoIpv6 | Self::OnlyTcp443 => None,
+            Self::NoUdp
+            | Self::NoUdpIn
+            | Self::NoIpv6
+            | Self::Ipv6KnownPorts
+            | Self::OnlyTcp443 => None,
         }
     }
 
     /// Whether a connection over IPv4 may come in.
     #[must_use]
     pub const fn lets_tcp_in(&self) -> bool {
-        matches!(self, Self::NoUdp | Self::NoUdpIn | Self::NoIpv6)
+        match self {
+            Self::NoUdp | Self::NoUdpIn | Self::NoIpv6 | Self::Ipv6KnownPorts => true,
+            Self::OnlyTcp443 | Self::OnlyRelay(_) | Self::OnlyProxy(_) => false,
+        }
     }
 }
 
@@ -443,6 +452,7 @@ impl fmt::Display for FirewallPolicy {
             Self::NoUdp => f.write_str("no UDP"),
             Self::NoUdpIn => f.write_str("no UDP comes in"),
             Self::NoIpv6 => f.write_str("IPv6 goes nowhere"),
+            Self::Ipv6KnownPorts => f.write_str("over IPv6 only to known services"),
             Self::OnlyTcp443 => f.write_str("only TCP to port 443"),
             Self::OnlyRelay(host) => write!(f, "only to {host}"),
             Self::OnlyProxy(host) => write!(f, "only TCP to {host}"),

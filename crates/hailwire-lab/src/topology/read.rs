@@ -325,6 +325,7 @@ fn firewall(node: &KdlNode) -> Result<FirewallPolicy, TextMistake> {
         ("no-udp", None) => Ok(FirewallPolicy::NoUdp),
         ("no-udp-in", None) => Ok(FirewallPolicy::NoUdpIn),
         ("no-ipv6", None) => Ok(FirewallPolicy::NoIpv6),
+        ("ipv6-known-ports", None) => Ok(FirewallPolicy::Ipv6KnownPorts),
         ("only-tcp-443", None) => Ok(FirewallPolicy::OnlyTcp443),
         ("only-relay", Some(to)) => Ok(FirewallPolicy::OnlyRelay(text(node, to)?.to_owned())),
         ("only-proxy", Some(to)) => Ok(FirewallPolicy::OnlyProxy(text(node, to)?.to_owned())),
@@ -338,7 +339,7 @@ fn firewall(node: &KdlNode) -> Result<FirewallPolicy, TextMistake> {
             "`to` belongs to \"only-relay\" and \"only-proxy\"",
         )),
         (other, None) => Err(TextMistake::at(at, format!("`{other}` is not a firewall"))
-            .hint("known here: no-udp, no-udp-in, no-ipv6, only-tcp-443, only-relay, only-proxy")),
+            .hint("known here: no-udp, no-udp-in, no-ipv6, ipv6-known-ports, only-tcp-443, only-relay, only-proxy")),
     }
 }
 
