@@ -72,9 +72,7 @@ pub(crate) enum Action {
     Peers {
         watch: bool,
     },
-    Doctor {
-        who: String,
-    },
+    Doctor(admin::DiagnosisRequest),
     Agents(admin::AgentsQuery),
     Describe(Address),
     /// One agent, for as long as the command runs.
@@ -253,9 +251,12 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             hub: hub.map(|url| url.to_string()).unwrap_or_default(),
         }),
         Command::Trust(node::TrustArgs { command }) => plan_trust(command),
-        Command::Doctor(node::DoctorArgs { peer }) => Action::Doctor {
-            who: peer.unwrap_or_default(),
-        },
+        Command::Doctor(node::DoctorArgs { peer, lifetime }) => {
+            Action::Doctor(admin::DiagnosisRequest {
+                who: peer.unwrap_or_default(),
+                lifetime_s: lifetime.map_or(0, |longest| longest.as_secs().max(1)),
+            })
+        }
         Command::Peers(node::PeersArgs { watch }) => Action::Peers { watch },
         Command::Agents(agent::AgentsArgs { words, tag, local }) => {
             Action::Agents(admin::AgentsQuery {

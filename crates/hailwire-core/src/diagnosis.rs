@@ -10,10 +10,14 @@ use std::{net::SocketAddr, time::Duration};
 use crate::dial_address::is_global;
 
 mod findings;
+mod mapping_life;
 mod pair;
+mod portal;
 
 pub use findings::{ALL_CODES, Finding, FindingLevel};
+pub use mapping_life::{LIFETIME_STEPS, MappingLife, lifetime_steps};
 pub use pair::{PairFacts, PeerState, diagnose_pair};
+pub use portal::{MAX_PLAIN_ANSWER, PlainAnswer, read_plain_answer};
 
 /// A hub's clock that differs by more makes signed requests and tickets fail.
 pub const MAX_CLOCK_OFFSET_S: u64 = 30;
@@ -49,6 +53,8 @@ pub struct HubFacts {
     pub refusal: String,
     /// Whether it says at which ports it answers STUN.
     pub has_stun: bool,
+    /// What a request without TLS for a page that no hub has was answered, where the hub itself did not answer.
+    pub plain: PlainAnswer,
 }
 
 /// Whether a hub answers over TCP.
@@ -144,6 +150,8 @@ pub struct NetworkFacts {
     pub udp6: ProbeOutcome,
     /// The NAT over IPv4, where UDP came back.
     pub nat: Option<NatFacts>,
+    /// How long the NAT keeps a mapping that is not used, where that was measured.
+    pub mapping_life: Option<MappingLife>,
     /// The longest UDP payload that came through, of those tried.
     pub payload: Option<u16>,
     /// The longest one that was tried.
@@ -224,6 +232,7 @@ fn sorted(mut found: Vec<Finding>) -> Vec<Finding> {
 fn of_hub(hub: &HubFacts, facts: &NetworkFacts, found: &mut Vec<Finding>) {
     let url = &hub.url;
     found.push(match &hub.reach {
+        reach if portal::is_in_place_of(reach, hub.plain) => Finding::captive_portal(url),
         HubReach::Answers(took) if *took > SLOW_HUB => Finding::hub_slow(url, *took),
         HubReach::Answers(took) => Finding::hub_answers(url, *took),
         HubReach::UnknownName => Finding::hub_name_unknown(url),
@@ -282,6 +291,9 @@ fn of_nat(nat: &NatFacts, facts: &NetworkFacts, found: &mut Vec<Finding>) {
     });
     if is_home && !nat.hairpin {
         found.push(Finding::no_hairpin());
+    }
+    if is_home && let Some(life) = facts.mapping_life {
+        found.push(life.finding());
     }
     match port.external {
         Some(external) if external.ip() != nat.first.ip() => {

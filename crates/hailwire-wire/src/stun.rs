@@ -2,7 +2,8 @@
 //!
 //! A hub answers *Binding* requests at two UDP ports. The answer says from which address and port the request came, and where the
 //! other port is. A request may ask to be answered from the other port (CHANGE-REQUEST), which shows whether the NAT filters
-//! by port, and may be as long as its sender likes (PADDING), which shows how long packets may be.
+//! by port, may ask that another port of its sender be answered (RESPONSE-PORT), which shows how long the NAT keeps a mapping, and may be
+//! as long as its sender likes (PADDING), which shows how long packets may be.
 //!
 //! Messages have no integrity: whoever is on the path can lie. What is learnt is told to people and decides nothing.
 
@@ -21,8 +22,13 @@ const BINDING_SUCCESS: u16 = 0x0101;
 const CHANGE_REQUEST: u16 = 0x0003;
 const XOR_MAPPED_ADDRESS: u16 = 0x0020;
 const PADDING: u16 = 0x0026;
+const RESPONSE_PORT: u16 = 0x0027;
 const OTHER_ADDRESS: u16 = 0x802c;
 const CHANGE_PORT: u8 = 0x02;
+
+/// The lowest port that may be answered in place of the one that asked. Below are the ports of services, which take what comes for a
+/// question; a NAT hands out none of them to those who ask from above.
+pub const LEAST_RESPONSE_PORT: u16 = 1024;
 
 /// A Binding request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,9 @@ pub struct StunRequest {
     pub transaction: TransactionId,
     /// Whether it asks to be answered from the server's other port.
     pub change_port: bool,
+    /// The port of the sender's address that is to be answered, where it is another than the sender's; at least
+    /// [`LEAST_RESPONSE_PORT`].
+    pub response_port: Option<u16>,
 }
 
 /// The answer to one.
@@ -45,12 +54,26 @@ pub struct StunAnswer {
 }
 
 impl StunRequest {
+    /// One that is answered to where it came from.
+    #[must_use]
+    pub const fn new(transaction: TransactionId) -> Self {
+        Self {
+            transaction,
+            change_port: false,
+            response_port: None,
+        }
+    }
+
     /// The message, padded to `length` bytes where that is more than it needs. At most [`MAX_MESSAGE`], in steps of four.
     #[must_use]
     pub fn encode(&self, length: usize) -> Vec<u8> {
         let mut message = header(BINDING_REQUEST, self.transaction);
         if self.change_port {
             attribute(&mut message, CHANGE_REQUEST, &[0, 0, 0, CHANGE_PORT]);
+        }
+        if let Some(port) = self.response_port {
+            let [high, low] = port.to_be_bytes();
+            attribute(&mut message, RESPONSE_PORT, &[high, low, 0, 0]);
         }
         let least = message.len() + 4;
         let padding = length.min(MAX_MESSAGE).saturating_sub(least) / 4 * 4;
@@ -64,20 +87,26 @@ impl StunRequest {
     #[must_use]
     pub fn parse(message: &[u8]) -> Option<Self> {
         let (transaction, attributes) = body(message, BINDING_REQUEST)?;
-        let mut change_port = false;
+        let mut request = Self::new(transaction);
+        let mut padded = false;
         for (kind, value) in attributes {
             match kind {
-                CHANGE_REQUEST => change_port = value.get(3)? & CHANGE_PORT != 0,
+                CHANGE_REQUEST => request.change_port = value.get(3)? & CHANGE_PORT != 0,
+                PADDING => padded = true,
+                RESPONSE_PORT => {
+                    let port = value.first_chunk().map(|port| u16::from_be_bytes(*port))?;
+                    request.response_port = Some(port);
+                }
                 // RFC 8489, 14: what must be understood and is not, is refused.
-                PADDING => {}
                 unknown if unknown < 0x8000 => return None,
                 _ => {}
             }
         }
-        Some(Self {
-            transaction,
-            change_port,
-        })
+        // RFC 5780, 7.5: not both.
+        match request.response_port {
+            Some(port) if padded || port < LEAST_RESPONSE_PORT => None,
+            _ => Some(request),
+        }
     }
 }
 
@@ -216,10 +245,18 @@ mod tests {
 
     #[test]
     fn requests_and_answers_are_read_as_they_were_written() {
-        for (change_port, length) in [(false, 0), (true, 0), (false, 48), (true, 1452)] {
+        for (change_port, port, length) in [
+            (false, None, 0),
+            (true, None, 0),
+            (false, None, 48),
+            (true, None, 1452),
+            (false, Some(1024), 0),
+            (true, Some(65_535), 0),
+        ] {
             let request = StunRequest {
-                transaction: TRANSACTION,
                 change_port,
+                response_port: port,
+                ..StunRequest::new(TRANSACTION)
             };
             let message = request.encode(length);
             assert_eq!(StunRequest::parse(&message), Some(request));
@@ -265,8 +302,8 @@ mod tests {
     #[test]
     fn what_is_damaged_is_nothing_and_never_a_panic() {
         let request = StunRequest {
-            transaction: TRANSACTION,
             change_port: true,
+            ..StunRequest::new(TRANSACTION)
         };
         let answer = StunAnswer {
             transaction: TRANSACTION,
@@ -292,5 +329,24 @@ mod tests {
         let mut unknown = header(BINDING_REQUEST, TRANSACTION);
         attribute(&mut unknown, 0x0006, &[0; 4]);
         assert_eq!(StunRequest::parse(&finish(unknown)), None);
+    }
+
+    #[test]
+    fn another_port_is_answered_only_where_no_service_is_and_nothing_is_padded() {
+        let to = |port| StunRequest {
+            response_port: Some(port),
+            ..StunRequest::new(TRANSACTION)
+        };
+        for port in [0, 19, 53, 1023] {
+            assert_eq!(StunRequest::parse(&to(port).encode(0)), None, "{port}");
+        }
+        assert_eq!(StunRequest::parse(&to(41_641).encode(200)), None);
+        // As those write it who count no padding (RFC 8489, 14).
+        let mut short = header(BINDING_REQUEST, TRANSACTION);
+        short.extend_from_slice(&[0, 0x27, 0, 2, 0xa2, 0xa9, 0, 0]);
+        assert_eq!(StunRequest::parse(&finish(short)), Some(to(41_641)));
+        let mut none = header(BINDING_REQUEST, TRANSACTION);
+        none.extend_from_slice(&[0, 0x27, 0, 1, 0xa2, 0, 0, 0]);
+        assert_eq!(StunRequest::parse(&finish(none)), None);
     }
 }

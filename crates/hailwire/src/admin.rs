@@ -545,6 +545,8 @@ pub struct PingRequest {
 pub struct DiagnosisRequest {
     /// Key, alias or name of a peer, the path to which is looked at too; empty for none.
     pub who: String,
+    /// The longest silence after which the NAT's mapping is looked for, in seconds, at most 120; 0 not to measure how long it lives.
+    pub lifetime_s: u64,
 }
 
 /// Answer to [`DiagnosisRequest`].
@@ -592,6 +594,17 @@ pub struct ReachReport {
     pub listens_tcp: bool,
 }
 
+/// What a peer says to a node that it trusts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerReport {
+    /// What its network allows.
+    #[serde(flatten)]
+    pub network: ReachReport,
+    /// Where it looked for whoever asks, and what came back from there; at most 32.
+    pub candidates: Vec<PathCandidate>,
+}
+
 /// A peer and the ways to it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -604,6 +617,8 @@ pub struct PeerDiagnosis {
     pub far: Option<ReachReport>,
     /// Where it may be, and what came back from there.
     pub candidates: Vec<PathCandidate>,
+    /// Where it looked for this node, and what came back; empty where it did not say.
+    pub far_candidates: Vec<PathCandidate>,
 }
 
 /// One way to a peer.

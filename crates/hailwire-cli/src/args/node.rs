@@ -222,6 +222,10 @@ pub(crate) struct DoctorArgs {
     /// A peer's key, alias or name: why the path to it is no better
     #[arg(value_name = "PEER", add = ArgValueCompleter::new(known_names::peers))]
     pub(crate) peer: Option<String>,
+    /// Measure how long the router keeps a UDP mapping that nobody uses, by silences of 10, 15, 30, 60 and 120 s at once;
+    /// with a time, by none that are longer (10 s at least)
+    #[arg(long, value_name = "D", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "2m")]
+    pub(crate) lifetime: Option<Duration>,
 }
 
 /// List trusted peers and the tunnels to them

@@ -2,17 +2,18 @@
 
 use std::fmt::Write as _;
 
-use hailwire::admin::{Diagnosis, DiagnosisFinding, DiagnosisRequest, method};
+use hailwire::admin::{Diagnosis, DiagnosisFinding, DiagnosisRequest, PathCandidate, method};
 use hailwire_terminal::{failure::CommandFailure, text};
 
 use super::{CommandContext, connect};
 
 /// Ends with exit code 1 where a fault was found.
-pub(super) async fn run(run: &CommandContext, who: String) -> Result<(), CommandFailure> {
+pub(super) async fn run(
+    run: &CommandContext,
+    request: DiagnosisRequest,
+) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let diagnosis: Diagnosis = client
-        .admin(method::DIAGNOSE, &DiagnosisRequest { who })
-        .await?;
+    let diagnosis: Diagnosis = client.admin(method::DIAGNOSE, &request).await?;
     run.output.value(&diagnosis, for_people)?;
     let is_fault = |finding: &&DiagnosisFinding| finding.level == "fault";
     match diagnosis.findings.iter().filter(is_fault).count() {
@@ -37,24 +38,39 @@ fn for_people(diagnosis: &Diagnosis) -> String {
             let _ = writeln!(page, "         → {}", text::one_line(cure));
         }
     }
-    let candidates = diagnosis.peer.iter().flat_map(|peer| &peer.candidates);
-    let mut title = "\naddresses of the peer that were tried\n";
-    for candidate in candidates {
+    if let Some(peer) = &diagnosis.peer {
+        candidates(&mut page, "from here", &peer.candidates);
+        candidates(&mut page, "from there", &peer.far_candidates);
+    }
+    page
+}
+
+/// The addresses at which one end looked for the other, and what came back.
+fn candidates(page: &mut String, whence: &str, candidates: &[PathCandidate]) {
+    if candidates.is_empty() {
+        return;
+    }
+    let _ = writeln!(page, "\naddresses that were tried {whence}");
+    let shown = |candidate: &PathCandidate| {
+        let parts = [&candidate.kind, &candidate.address];
+        parts.map(|part| text::one_line(part))
+    };
+    let rows: Vec<_> = candidates.iter().map(shown).collect();
+    let width = rows.iter().map(|[_, address]| address.chars().count());
+    let width = width.max().unwrap_or_default();
+    for (candidate, [kind, address]) in candidates.iter().zip(rows) {
         let what = match (candidate.used, candidate.answered) {
             (true, _) => "in use",
             (false, true) => "answered",
             (false, false) => "no answer",
         };
-        let address = text::one_line(&candidate.address);
-        let _ = writeln!(page, "{title}  {:<5} {address}  {what}", candidate.kind);
-        title = "";
+        let _ = writeln!(page, "  {kind:<5}  {address:<width$}  {what}");
     }
-    page
 }
 
 #[cfg(test)]
 mod tests {
-    use hailwire::admin::{PathCandidate, PeerDiagnosis};
+    use hailwire::admin::PeerDiagnosis;
 
     use super::*;
 
@@ -74,6 +90,12 @@ mod tests {
                     answered: false,
                     used: false,
                 }],
+                far_candidates: vec![PathCandidate {
+                    kind: "relay".to_owned(),
+                    address: "https://hub\x1b/".to_owned(),
+                    answered: true,
+                    used: true,
+                }],
                 ..PeerDiagnosis::default()
             }),
             ..Diagnosis::default()
@@ -81,7 +103,12 @@ mod tests {
         let page = for_people(&diagnosis);
         assert!(page.contains("warning  nat-symmetric\n"), "{page}");
         assert!(page.contains("         → Turn it off.\n"), "{page}");
-        assert!(page.contains("  udp   192.0.2.1:7  no answer\n"), "{page}");
+        assert!(
+            page.contains("from here\n  udp    192.0.2.1:7  no answer\n"),
+            "{page}"
+        );
+        let there = page.split("from there\n").nth(1).unwrap();
+        assert!(there.starts_with("  relay  https://hub") && there.ends_with("in use\n"));
         assert!(!page.contains('\x1b'));
     }
 }

@@ -110,7 +110,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Peers { watch: true } => on_one_core(common, peers::watch(run)),
         Action::Agents(query) => short(common, agents::run(run, query)),
         Action::Describe(agent) => short(common, describe::run(run, &agent)),
-        Action::Doctor { who } => short(common, doctor::run(run, who)),
+        Action::Doctor(request) => short(common, doctor::run(run, request)),
         Action::Ping { who, pings } => long(common, ping::run(run, who, pings)),
         Action::Call { call, stats } => long(common, call::run(run, call, stats)),
         Action::Send(call) => short(common, send::run(run, call)),

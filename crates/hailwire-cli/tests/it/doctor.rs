@@ -1,8 +1,14 @@
 //! `hail doctor` in networks of the lab, each with a fault of its own: every one is named.
 
 use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
     fs,
+    io::{Read as _, Write as _},
+    net::TcpListener,
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use hailwire_lab::{Topology, fabric::SiteChange, firewall::FirewallRule, real::NamespaceNetwork};
@@ -31,6 +37,10 @@ site "dead" ip="4+6" { link { delay "5ms" }; nat; firewall "no-ipv6"; host "dead
 site "six" ip="6" { link { delay "5ms" }; host "six" }
 site "tunnel" { link { delay "5ms"; mtu 1280 icmp=#false }; host "tunnel" }
 site "far-away" { link { delay "600ms" }; host "far-away" }
+site "narrow" { link { delay "5ms"; mtu 1100 }; host "narrow" }
+site "fenced" { link { delay "5ms" }; firewall "only-relay" to="hub"; host "fenced" }
+site "strict" ip="4+6" { link { delay "5ms" }; nat mapping="address-and-port-dependent"; firewall "ipv6-known-ports"; host "strict" }
+site "both" ip="4+6" { link { delay "5ms" }; nat mapping="address-and-port-dependent"; host "both" }
 "#;
 
 /// What is found in each network, and what is not.
@@ -60,6 +70,10 @@ const FOUND: &[(&str, &[&str], &[&str])] = &[
     ("six", &["ipv6-works"], &["udp-blocked", "ipv6-none"]),
     ("tunnel", &["mtu-small"], &["mtu-too-small"]),
     ("far-away", &["hub-slow"], &["hub-answers"]),
+    ("narrow", &["mtu-too-small", "hub-answers"], &["mtu-small"]),
+    ("fenced", &["hub-answers"], &["udp-blocked"]),
+    ("strict", &["nat-symmetric", "ipv6-works"], &["ipv6-dead"]),
+    ("both", &["nat-symmetric", "ipv6-works"], &["ipv6-dead"]),
 ];
 
 /// What is said of the path from one to another.
@@ -72,27 +86,76 @@ const PAIRS: &[(&str, &str, &str)] = &[
     ("blocked", "home", "relayed-udp-here"),
     ("home", "blocked", "relayed-udp-there"),
     ("public", "six", "relayed-no-common-family"),
+    ("public", "fenced", "relayed-no-reason"),
+    ("both", "strict", "relayed-ipv6-firewall"),
+    ("both", "strict", "relayed-symmetric"),
     ("home", "nobody", "peer-unknown"),
 ];
+
+/// What the tests below name beside it, by what has it happen: a hub and a peer that change,
+const OF_CHANGES: &[&str] = &[
+    "no-hub",
+    "hub-refused-record",
+    "hub-silent",
+    "hub-not-a-member",
+    "peer-away",
+    "hub-refuses",
+    "hub-other-key",
+    "hub-name-unknown",
+];
+
+/// settings, and trust,
+const OF_SETTINGS: &[&str] = &[
+    "port-mapping-off",
+    "short-buffers",
+    "loopback-only",
+    "relayed-by-setting",
+    "peer-distrusts",
+    "peer-untrusted",
+    "peer-without-address",
+];
+
+/// this machine, its router and the network that it is a guest of,
+const OF_GUESTS: &[&str] = &[
+    "no-network",
+    "udp4-silent",
+    "captive-portal",
+    "mapping-short",
+];
+
+/// an HTTP proxy,
+const OF_PROXIES: &[&str] = &["proxy", "proxy-fails"];
+
+/// and a router that maps ports (`port_mapping.rs`).
+pub(crate) const OF_ROUTERS: [&str; 2] = ["port-refused", "port-mapped-behind-nat"];
+
+/// Where the proxies listen, of which the second connects to no port that a hub has.
+const PROXY_PORTS: [(u16, &str); 2] = [(3128, ""), (3129, "ConnectPort 563\n")];
 
 struct Ward {
     nodes: TestNodes,
     network: NamespaceNetwork,
     ticket: String,
+    named: RefCell<BTreeSet<String>>,
 }
 
 impl Ward {
     /// The networks with the hub; nothing where there can be none.
     fn new() -> Option<Self> {
+        Self::with(NETWORKS)
+    }
+
+    fn with(networks: &str) -> Option<Self> {
         if !possible() {
             return None;
         }
-        let topology = Topology::parse(NETWORKS, "doctor").unwrap();
+        let topology = Topology::parse(networks, "doctor").unwrap();
         let network = NamespaceNetwork::up(&topology).unwrap();
         let mut ward = Self {
             nodes: TestNodes::new(),
             network,
             ticket: String::new(),
+            named: RefCell::default(),
         };
         ward.hub("hub");
         let invite = ["hub", "invite", "--uses", "100"];
@@ -144,13 +207,19 @@ impl Ward {
         self.run(host, &["join", "--yes", &self.ticket]).ok();
     }
 
-    fn codes(&self, host: &str, words: &[&str]) -> Vec<String> {
+    fn diagnosis(&self, host: &str, words: &[&str]) -> Value {
         let ran = self.run(host, &[&["--json", "doctor"], words].concat());
         let diagnosis: Value = serde_json::from_str(ran.stdout.trim())
             .unwrap_or_else(|error| panic!("{error}: {ran:?}"));
         let findings = diagnosis["findings"].as_array().unwrap();
         let faults = findings.iter().any(|one| one["level"] == "fault");
         assert_eq!(ran.code, Some(i32::from(faults)), "{ran:?}");
+        diagnosis
+    }
+
+    fn codes(&self, host: &str, words: &[&str]) -> Vec<String> {
+        let diagnosis = self.diagnosis(host, words);
+        let findings = diagnosis["findings"].as_array().unwrap();
         findings
             .iter()
             .map(|one| one["code"].as_str().unwrap().to_owned())
@@ -164,7 +233,64 @@ impl Ward {
             codes.iter().any(|found| found == code),
             "{host}: {code} is not in {codes:?}"
         );
+        self.named.borrow_mut().insert(code.to_owned());
     }
+
+    /// Each of these was found in this test.
+    #[track_caller]
+    fn has_named(&self, codes: &[&str]) {
+        let named = self.named.borrow();
+        let missing: Vec<_> = codes
+            .iter()
+            .filter(|code| !named.contains(**code))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?} was never found");
+    }
+
+    /// Rules of nftables in a host, or on a router.
+    fn rules(&self, mut nft: Command, rules: &str) {
+        let file = self.nodes.path("rules.nft");
+        fs::write(&file, rules).unwrap();
+        assert!(nft.arg("-f").arg(file).status().unwrap().success());
+    }
+
+    /// Stops a node and starts it again, with this in its environment.
+    fn again(&self, host: &str, environment: &[(&str, &str)]) {
+        self.run(host, &["down"]).ok();
+        let mut up = self.inside_as(host, host, &["up", "-d"]);
+        let up = up.envs(environment.iter().copied());
+        Ran::from(up.output().unwrap()).ok();
+    }
+}
+
+/// Whether this program is there; else the test is skipped.
+fn has_program(program: &str, package: &str) -> bool {
+    let has = Command::new(program).arg("-v").output().is_ok();
+    if !has {
+        hailwire_skip::skipped(format!(
+            "`{program}` is not installed (Debian's package {package})"
+        ));
+    }
+    has
+}
+
+/// Every distinct fault, warning and note that a test stages, by the page's table of codes.
+#[test]
+fn thirty_and_more_faults_are_staged_each_in_a_network_or_process_of_its_own() {
+    let page = include_str!("../../../../docs/reference/doctor.md");
+    let rows = page.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split(" | ");
+        Some((cells.next()?.trim_end_matches('`'), cells.next()?))
+    });
+    let levels: BTreeMap<_, _> = rows.collect();
+    let found = FOUND.iter().flat_map(|(_, found, _)| found.iter().copied());
+    let pairs = PAIRS.iter().map(|(.., code)| *code);
+    let others = [OF_CHANGES, OF_SETTINGS, OF_GUESTS, OF_PROXIES, &OF_ROUTERS];
+    let all = found.chain(pairs).chain(others.concat());
+    let staged: BTreeSet<_> = all
+        .filter(|code| !levels[code].starts_with("good"))
+        .collect();
+    assert!(staged.len() >= 30, "{} of {staged:?}", staged.len());
 }
 
 #[test]
@@ -197,7 +323,8 @@ fn every_network_and_every_path_is_said_to_be_what_it_is() {
     for part in [
         "warning  relayed-symmetric",
         "→ Turn on UPnP",
-        "addresses of the peer that were tried",
+        "addresses that were tried from here",
+        "addresses that were tried from there",
         "in use",
     ] {
         assert!(
@@ -206,6 +333,23 @@ fn every_network_and_every_path_is_said_to_be_what_it_is() {
             shown.stdout
         );
     }
+    let peer = &ward.diagnosis("home", &["public"])["peer"];
+    let address = ward
+        .network
+        .topology()
+        .public(ward_site(&ward, "home"))
+        .to_string();
+    let from_there = peer["far_candidates"].as_array().unwrap();
+    let is_home = |one: &&Value| one["address"].as_str().unwrap().starts_with(&address);
+    let used = from_there
+        .iter()
+        .filter(is_home)
+        .any(|one| one["used"] == true);
+    assert!(used, "{peer}");
+}
+
+fn ward_site(ward: &Ward, host: &str) -> usize {
+    ward.network.topology().site_of(host).unwrap()
 }
 
 #[test]
@@ -255,6 +399,7 @@ fn what_becomes_of_a_hub_is_told_apart() {
         .args(["up", "-d"]);
     assert!(unnamed.stdin(Stdio::null()).status().unwrap().success());
     ward.finds("public", &[], "hub-name-unknown");
+    ward.has_named(OF_CHANGES);
 }
 
 #[test]
@@ -268,11 +413,12 @@ fn settings_that_keep_a_node_from_being_reached_are_named() {
     let kept = fs::read_to_string(&config).unwrap();
     fs::write(
         &config,
-        format!("{kept}\nlisten {{ port-mapping #false }}\n"),
+        format!("{kept}\nlisten {{ port-mapping #false }}\nquic {{ socket-buffer \"1024MiB\" }}\n"),
     )
     .unwrap();
     ward.run("home", &["up", "-d"]).ok();
     ward.finds("home", &[], "port-mapping-off");
+    ward.finds("home", &[], "short-buffers");
     ward.up("public", &["--listen", "127.0.0.1:0"]);
     ward.finds("public", &[], "loopback-only");
     // Trust that goes one way only.
@@ -282,4 +428,126 @@ fn settings_that_keep_a_node_from_being_reached_are_named() {
     let key = ward.run("blocked", &["id"]).ok().stdout;
     ward.run("server", &["trust", "rm", key.trim()]).ok();
     ward.finds("blocked", &["server"], "peer-distrusts");
+    // One who is not trusted, and one who is and of whom nothing is known but the key.
+    ward.run("open", &["up", "-d", "--name", "open"]).ok();
+    ward.nodes.adopt("open");
+    let key = ward.run("open", &["id"]).ok().stdout;
+    ward.finds("home", &[key.trim()], "peer-untrusted");
+    ward.run("home", &["trust", "add", key.trim()]).ok();
+    ward.finds("home", &[key.trim()], "peer-without-address");
+    ward.has_named(OF_SETTINGS);
+}
+
+/// A hotel whose router answers in place of all others, and other networks that one is a guest of.
+const GUESTS: &str = r#"
+about "guests"
+host "hub" ip="4+6" { link { delay "5ms" } }
+host "portal" { link { delay "5ms" } }
+site "hotel" { link { delay "5ms" }; nat; host "hotel" }
+site "six" ip="4+6" { link { delay "5ms" }; host "six" }
+site "forgetful" { link { delay "5ms" }; nat timeout="5s"; host "forgetful" }
+"#;
+
+#[test]
+fn what_a_guest_of_a_network_meets_is_named() {
+    if !has_program("nft", "nftables") {
+        return;
+    }
+    let Some(mut ward) = Ward::with(GUESTS) else {
+        return;
+    };
+    ward.up("hotel", &[]);
+    ward.up("six", &[]);
+    ward.up("forgetful", &[]);
+    ward.finds("forgetful", &["--lifetime=10s"], "mapping-short");
+    ward.finds("hotel", &["--lifetime=10s"], "mapping-lasts");
+    // Whatever is sent to the hub is taken to the portal, which answers everything in the same way.
+    for port in [80, 443] {
+        let bind = || TcpListener::bind(("0.0.0.0", port));
+        let listener = ward.network.within("portal", bind).unwrap().unwrap();
+        thread::spawn(move || answer_as_a_portal(&listener));
+    }
+    let [hub, portal] = ["hub", "portal"].map(|host| {
+        let site = ward_site(&ward, host);
+        ward.network.topology().public(site)
+    });
+    let rules = format!(
+        "table ip portal {{\n chain pre {{\n type nat hook prerouting priority -100;\n\
+         ip daddr {hub} tcp dport {{ 80, 443 }} dnat to {portal};\n }}\n}}\n"
+    );
+    let nft = ward.network.router_command("hotel", "nft").unwrap();
+    ward.rules(nft, &rules);
+    ward.again("hotel", &[]);
+    ward.finds("hotel", &[], "captive-portal");
+    let rules = "table ip walls {\n chain out {\n type filter hook output priority 0;\n\
+         meta l4proto udp drop;\n }\n}\n";
+    let nft = ward.network.command("six", "nft").unwrap();
+    ward.rules(nft, rules);
+    ward.finds("six", &[], "udp4-silent");
+    let mut ip = ward.network.command("six", "ip").unwrap();
+    let down = ip.args(["link", "set", "eth0", "down"]);
+    assert!(down.status().unwrap().success());
+    ward.finds("six", &[], "no-network");
+    ward.has_named(OF_GUESTS);
+}
+
+fn answer_as_a_portal(listener: &TcpListener) {
+    for accepted in listener.incoming() {
+        let Ok(mut guest) = accepted else {
+            return;
+        };
+        let mut asked = [0; 1024];
+        let _ = guest.read(&mut asked);
+        let _ = guest.write_all(
+            b"HTTP/1.1 302 Found\r\nlocation: http://login.hotel.test/\r\ncontent-length: 0\r\n\r\n",
+        );
+    }
+}
+
+/// An office whose way out is a proxy.
+const OFFICE: &str = r#"
+about "an office"
+host "hub" ip="4+6" { link { delay "5ms" } }
+host "proxy" { link { delay "5ms" } }
+site "office" { link { delay "5ms" }; firewall "only-proxy" to="proxy"; host "office" }
+"#;
+
+#[test]
+fn a_proxy_and_one_that_does_not_connect_are_named() {
+    if !has_program("tinyproxy", "tinyproxy-bin") {
+        return;
+    }
+    let Some(mut ward) = Ward::with(OFFICE) else {
+        return;
+    };
+    for (port, ports) in PROXY_PORTS {
+        let config = ward.nodes.path(&format!("proxy-{port}.conf"));
+        fs::write(
+            &config,
+            format!("Port {port}\nListen 0.0.0.0\nTimeout 600\nMaxClients 100\n{ports}"),
+        )
+        .unwrap();
+        let proxy = ward.network.command_with_names("proxy", "tinyproxy");
+        let mut proxy = proxy.unwrap();
+        let proxy = proxy.args(["-d", "-c"]).arg(config).stdin(Stdio::null());
+        let proxy = proxy.stdout(Stdio::null()).stderr(Stdio::null());
+        ward.nodes.keep(proxy.spawn().unwrap());
+        let begun = Instant::now();
+        let connect = || std::net::TcpStream::connect(("127.0.0.1", port));
+        while ward.network.within("proxy", connect).unwrap().is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let at = ward.network.address("proxy").unwrap();
+    let [open, closed] = PROXY_PORTS.map(|(port, _)| format!("http://{at}:{port}"));
+    let mut up = ward.inside_as("office", "office", &["up", "-d", "--name", "office"]);
+    Ran::from(up.env("HTTPS_PROXY", &open).output().unwrap()).ok();
+    ward.nodes.adopt("office");
+    ward.run("office", &["join", "--yes", &ward.ticket]).ok();
+    ward.finds("office", &[], "proxy");
+    ward.finds("office", &[], "hub-answers");
+    ward.again("office", &[("HTTPS_PROXY", closed.as_str())]);
+    ward.finds("office", &[], "proxy-fails");
+    ward.has_named(OF_PROXIES);
 }

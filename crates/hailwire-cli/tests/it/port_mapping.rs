@@ -11,8 +11,9 @@ use hailwire_lab::{Topology, real::NamespaceNetwork};
 use serde_json::Value;
 
 use crate::{
+    doctor::OF_ROUTERS,
     lab::{inside, possible},
-    test_nodes::{Ran, TestNodes},
+    test_nodes::{Ran, TestNodes, first_line},
 };
 
 /// A home whose router filters by address and port, and somebody on the internet.
@@ -208,4 +209,33 @@ fn a_router_that_gives_no_ports_is_said() {
     home.up("desk");
     let shown = home.run("desk", &["status"]).ok().stdout;
     assert!(shown.contains("mapped    no: not asked for"), "{shown}");
+}
+
+/// A hub at the stranger's machine sees the router's own address, which is not the one of which miniupnpd gives ports: as where another NAT
+/// stands before it.
+#[test]
+fn a_router_behind_another_and_one_that_refuses_are_named_by_the_doctor() {
+    let [refused, behind] = OF_ROUTERS;
+    let speaks = "enable_upnp=no\nenable_natpmp=yes";
+    let refuses = format!("{speaks}\ndeny 0-65535 0.0.0.0/0 0-65535");
+    for (speaks, code) in [(speaks, behind), (&refuses, refused)] {
+        let Some(mut home) = Home::new(speaks) else {
+            return;
+        };
+        let at = home.network.address("far").unwrap();
+        let url = format!("https://{at}:443");
+        let words = ["--json", "hub", "--listen", "0.0.0.0:443", "--url", &url];
+        let mut hub = inside(&home.network, &home.nodes, "far", &words);
+        let hub = hub.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut hub = hub.spawn().unwrap();
+        first_line(&mut hub);
+        home.nodes.keep(hub);
+        let ticket = home.run("far", &["hub", "invite"]).ok().stdout;
+        home.up("desk");
+        home.run("desk", &["join", "--yes", ticket.trim()]).ok();
+        home.mapping(|mapping| mapping["asked"] == true);
+        let diagnosis = home.run("desk", &["--json", "doctor"]).json();
+        let mut findings = diagnosis["findings"].as_array().unwrap().iter();
+        assert!(findings.any(|one| one["code"] == code), "{diagnosis}");
+    }
 }

@@ -100,8 +100,12 @@ findings! {
         }
     }
     "hub-other-key" Fault hub_other_key(url: &str) {
-        format!("Somebody else answers in place of {url}: a captive portal, a proxy that opens TLS, or a hub with a new key."),
-        "Sign in to this network in a browser; if that is not it, ask the hub's operator for a new ticket."
+        format!("Somebody else answers in place of {url}: a proxy that opens TLS, or a hub with a new key."),
+        "Ask the hub's operator for a new ticket; if nothing has changed there, ask whoever runs this network whether it opens TLS."
+    }
+    "captive-portal" Fault captive_portal(url: &str) {
+        format!("This network answers with a web page of its own in place of {url}: a captive portal, which lets nothing through before somebody has signed in."),
+        "Open any page in a browser on this machine and sign in; the node goes on by itself."
     }
     "hub-not-a-member" Fault hub_not_a_member(url: &str) {
         format!("The hub {url} does not know this node as a member."),
@@ -190,6 +194,20 @@ findings! {
         "The router does not lead back what this machine sends to its own external address (no hairpinning); machines behind it meet by their private addresses.",
         ""
     }
+    "mapping-lasts" Good mapping_lasts(at_least: Duration) {
+        format!("The router keeps a UDP mapping that nobody uses for at least {} s.", at_least.as_secs()), ""
+    }
+    "mapping-short" Note mapping_short(lasts: Duration, gone_after: Duration) {
+        match lasts.as_secs() {
+            0 => format!("The router forgets a UDP mapping that nobody uses within {} s.", gone_after.as_secs()),
+            lasts => format!("The router forgets a UDP mapping that nobody uses after {lasts} to {} s.", gone_after.as_secs()),
+        },
+        "Raise its time limit for UDP (RFC 4787, 4.3 asks for two minutes); until then each direct path costs a packet every 5 s."
+    }
+    "mapping-life-unknown" Note mapping_life_unknown() {
+        "How long the router keeps a UDP mapping was not learnt: no answer came to a port that did not ask.",
+        "Bring the hub to this version; if it is, a router that filters more than most stands before this machine."
+    }
     "port-mapped" Good port_mapped(external: SocketAddr) {
         format!("The router leads {external} to this node."), ""
     }
@@ -243,25 +261,29 @@ findings! {
     "path-direct-tcp" Good path_direct_tcp(peer: &str, remote: &str, carrier: &str) {
         format!("{peer} is reached directly over TCP ({carrier}), at {remote}, where UDP has no direct path."), ""
     }
-    "relayed-symmetric" Warning relayed_symmetric(peer: &str) {
+    "relayed-symmetric" Warning relayed_symmetric(peer: &str, ipv6: &str) {
         format!("{peer} is relayed: both routers use a new port for each destination."),
-        "Turn on UPnP, NAT-PMP or PCP on either router, forward a UDP port on either, or use IPv6 at both ends."
+        format!("Turn on UPnP, NAT-PMP or PCP on either router, forward a UDP port on either, or {ipv6}.")
     }
-    "relayed-port-filter" Warning relayed_port_filter(peer: &str, symmetric: &str, filter: &str) {
+    "relayed-port-filter" Warning relayed_port_filter(peer: &str, symmetric: &str, filter: &str, ipv6: &str) {
         format!("{peer} is relayed: the router of {symmetric} uses a new port for each destination, and that of {filter} lets in only ports that it knows."),
-        format!("Turn on UPnP, NAT-PMP or PCP on the router of {filter} or forward a UDP port to it, or use IPv6 at both ends.")
+        format!("Turn on UPnP, NAT-PMP or PCP on the router of {filter}, forward a UDP port to it, or {ipv6}.")
     }
-    "relayed-udp-here" Warning relayed_udp_here(peer: &str) {
+    "relayed-udp-here" Warning relayed_udp_here(peer: &str, ipv6: &str) {
         format!("{peer} is relayed: UDP does not come back to this machine."),
-        "Allow UDP out and its answers in on this network, or have the peer listen on TCP (`--listen-tcp 0.0.0.0:443`) at an address that this one reaches."
+        format!("Allow UDP out and its answers in on this network, have {peer} listen on TCP (`--listen-tcp 0.0.0.0:443`) at an address that this machine reaches, or {ipv6}.")
     }
-    "relayed-udp-there" Warning relayed_udp_there(peer: &str) {
+    "relayed-udp-there" Warning relayed_udp_there(peer: &str, ipv6: &str) {
         format!("{peer} is relayed: UDP does not come back to it."),
-        "Allow UDP out and its answers in on its network, or have this node listen on TCP (`--listen-tcp 0.0.0.0:443`) at an address that it reaches."
+        format!("Allow UDP out and its answers in on its network, have this node listen on TCP (`--listen-tcp 0.0.0.0:443`) at an address that {peer} reaches, or {ipv6}.")
     }
-    "relayed-no-common-family" Warning relayed_no_common_family(peer: &str) {
-        format!("{peer} is relayed: one end has only IPv4 and the other only IPv6."),
-        "Give either end the other family."
+    "relayed-no-common-family" Warning relayed_no_common_family(peer: &str, ipv6: &str) {
+        format!("{peer} is relayed: UDP comes back over IPv4 alone to one end, and over IPv6 alone to the other."),
+        format!("Give either end the other family: {ipv6}.")
+    }
+    "relayed-ipv6-firewall" Warning relayed_ipv6_firewall(peer: &str) {
+        format!("{peer} is relayed, though IPv6 works at both ends: a firewall at one of them lets UDP over IPv6 through to the hub, and not between the two."),
+        "Allow UDP over IPv6 out, and in to the node's port (`hail status` shows it), in the firewalls of both ends; over IPv6 no port needs to be forwarded."
     }
     "relayed-by-setting" Note relayed_by_setting(peer: &str) {
         format!("{peer} is relayed over QUIC, and the configuration allows no other carrier."),

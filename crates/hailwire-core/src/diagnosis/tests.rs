@@ -16,6 +16,7 @@ fn hub(reach: HubReach) -> HubFacts {
         clock_offset_s: 0,
         refusal: String::new(),
         has_stun: true,
+        plain: PlainAnswer::Ordinary,
     }
 }
 
@@ -92,6 +93,12 @@ fn what_is_wrong_with_a_hub_is_said_first() {
     assert!(with(|hub| hub.refusal = "taken".to_owned()).contains(&"hub-refused-record"));
     assert!(with(|hub| hub.has_stun = false).contains(&"hub-without-stun"));
     assert!(found(|facts| facts.hubs.clear()).contains(&"no-hub"));
+    let portal = found(|facts| {
+        facts.hubs[0].reach = HubReach::OtherKey;
+        facts.hubs[0].plain = PlainAnswer::Page;
+    });
+    assert_eq!(portal[0], "captive-portal");
+    assert!(!portal.contains(&"hub-other-key"));
 }
 
 #[test]
@@ -140,6 +147,15 @@ fn each_kind_of_nat_has_its_name() {
     assert_eq!(public, ["ipv6-none", "hub-answers", "public-address"]);
     let public = with(|nat| nat.is_own = true);
     assert!(public.contains(&"public-with-firewall"));
+    let short = MappingLife::of(&[(Duration::from_secs(10), false)]);
+    let left_alone = |is_own| {
+        found(|facts| {
+            facts.mapping_life = Some(short);
+            facts.nat.as_mut().unwrap().is_own = is_own;
+        })
+    };
+    assert_eq!(left_alone(false)[0], "mapping-short");
+    assert!(!left_alone(true).contains(&"mapping-short"), "no NAT");
     let mapped = |external: &str| {
         let external = Some(address(external));
         found(|facts| facts.port_mapping.external = external)
@@ -160,6 +176,10 @@ fn summary(mapping: MappingKind, other_ports: bool) -> ReachSummary {
 }
 
 fn relayed(near: &NetworkFacts, far: Option<ReachSummary>) -> Vec<&'static str> {
+    codes(&why_relayed(near, far))
+}
+
+fn why_relayed(near: &NetworkFacts, far: Option<ReachSummary>) -> Vec<Finding> {
     let pair = PairFacts {
         peer: "laptop".to_owned(),
         state: PeerState::Up {
@@ -170,7 +190,7 @@ fn relayed(near: &NetworkFacts, far: Option<ReachSummary>) -> Vec<&'static str> 
         },
         far,
     };
-    codes(&diagnose_pair(near, &pair))
+    diagnose_pair(near, &pair)
 }
 
 #[test]
@@ -205,6 +225,98 @@ fn a_relayed_path_says_why_it_is_no_better() {
     assert_eq!(relayed(&here, Some(open)), ["relayed-no-reason"]);
     (here.udp4, here.nat) = (ProbeOutcome::Silent, None);
     assert_eq!(relayed(&here, Some(strict)), ["relayed-udp-here"]);
+}
+
+/// Which end has IPv6, which lacks it and where it is blocked: each with what the cure says of it.
+#[test]
+fn a_cure_says_which_end_has_ipv6_and_what_the_other_does_with_it() {
+    use MappingKind::{EndpointDependent, EndpointIndependent};
+    use ProbeOutcome::{Answered, NotTried, Silent};
+
+    let ends = [
+        (
+            Answered,
+            Silent,
+            "which works here, and which a firewall blocks at laptop",
+        ),
+        (
+            Answered,
+            NotTried,
+            "which works here, and which laptop lacks",
+        ),
+        (
+            Silent,
+            Answered,
+            "which works at laptop, and which a firewall blocks here",
+        ),
+        (
+            NotTried,
+            Answered,
+            "which works at laptop, and which this machine lacks",
+        ),
+        (Silent, NotTried, "use IPv6 at both ends"),
+        (NotTried, NotTried, "use IPv6 at both ends"),
+    ];
+    let symmetric = |facts: &mut NetworkFacts| {
+        facts.nat.as_mut().unwrap().second = Some(address("9.9.9.1:5"));
+    };
+    let blocked = |facts: &mut NetworkFacts| (facts.udp4, facts.nat) = (Silent, None);
+    for (here_udp6, far_udp6, says) in ends {
+        let check = |code: &str, change: &dyn Fn(&mut NetworkFacts), far: ReachSummary| {
+            let mut here = home();
+            here.udp6 = here_udp6;
+            change(&mut here);
+            let udp6 = far_udp6;
+            let found = why_relayed(&here, Some(ReachSummary { udp6, ..far }));
+            assert_eq!(codes(&found), [code], "{says}");
+            assert!(found[0].cure.contains(says), "{says}: {}", found[0].cure);
+        };
+        let far = summary(EndpointDependent, false);
+        check("relayed-symmetric", &symmetric, far);
+        check("relayed-port-filter", &|_| {}, far);
+        check(
+            "relayed-port-filter",
+            &symmetric,
+            summary(EndpointIndependent, false),
+        );
+        if here_udp6 != Answered {
+            check("relayed-udp-here", &blocked, far);
+        }
+        if far_udp6 != Answered {
+            let silent = ReachSummary {
+                udp4: Silent,
+                ..far
+            };
+            check("relayed-udp-there", &|_| {}, silent);
+        }
+    }
+    let six = ReachSummary {
+        udp6: Answered,
+        ..ReachSummary::default()
+    };
+    let found = why_relayed(&home(), Some(six));
+    assert_eq!(codes(&found), ["relayed-no-common-family"]);
+    assert!(found[0].cure.contains("this machine lacks"), "{found:?}");
+}
+
+#[test]
+fn where_ipv6_works_at_both_ends_a_firewall_stands_between() {
+    let both = |mapping, other_ports| ReachSummary {
+        udp6: ProbeOutcome::Answered,
+        ..summary(mapping, other_ports)
+    };
+    let mut here = home();
+    here.udp6 = ProbeOutcome::Answered;
+    let open = both(MappingKind::EndpointIndependent, true);
+    assert_eq!(relayed(&here, Some(open)), ["relayed-ipv6-firewall"]);
+    // Why IPv4 does not do either is said too.
+    let symmetric = both(MappingKind::EndpointDependent, false);
+    assert_eq!(
+        relayed(&here, Some(symmetric)),
+        ["relayed-ipv6-firewall", "relayed-port-filter"]
+    );
+    (here.udp4, here.nat) = (ProbeOutcome::Silent, None);
+    assert_eq!(relayed(&here, Some(symmetric)), ["relayed-ipv6-firewall"]);
 }
 
 #[test]

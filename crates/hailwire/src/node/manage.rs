@@ -134,7 +134,9 @@ async fn manage_for_peer(
         method::DESCRIBE if node.trust.is_trusted(peer) => {
             json(&describe::describe_for_peer(node, peer, &parse(&body)?)?)
         }
-        method::REACH if node.trust.is_trusted(peer) => json(&doctor::reach_report(node).await),
+        method::REACH if node.trust.is_trusted(peer) => {
+            json(&doctor::reach_report(node, peer).await)
+        }
         _ if node.trust.is_trusted(peer) => Err(Status::new(
             Code::PermissionDenied,
             format!("`{name}` is only for programs on the node's own machine"),

@@ -1,8 +1,10 @@
 //! What keeps this node from being reached: measured here, judged by [`hailwire_core::diagnosis`].
 //!
 //! A diagnosis asks each hub over TCP, and one that answers STUN over UDP; for a peer it brings the tunnel up, waits a moment for a
-//! direct path, and asks the peer what its network allows. What was measured is kept for [`FRESH`], so that peers that ask cost little.
+//! direct path, and asks the peer what its network allows and what came of this node's addresses there. What was measured is kept for
+//! [`FRESH`], so that peers that ask cost little.
 
+mod portal_probe;
 mod udp_probe;
 
 use std::{
@@ -15,8 +17,8 @@ use std::{
 use hailwire_core::{
     Carrier,
     diagnosis::{
-        self, HubFacts, HubReach, NetworkFacts, PairFacts, PeerState, PortMappingFacts,
-        ProbeOutcome, ReachSummary,
+        self, HubFacts, HubReach, MappingLife, NetworkFacts, PairFacts, PeerState, PlainAnswer,
+        PortMappingFacts, ProbeOutcome, ReachSummary,
     },
     dial_address::is_global,
 };
@@ -37,6 +39,7 @@ use super::{
     NodeInner, dial, dial_targets,
     hubs::{self, HubLink},
     manage::{known_as, trusts_us},
+    overlay::NodeAddresses,
     port_mapping, resolve, sockets, status, tunnel,
 };
 use crate::{admin, hub::HubError, outbound_tcp::HttpProxies, session::Session};
@@ -54,11 +57,24 @@ const PATH_PATIENCE: Duration = Duration::from_secs(4);
 const PEER_PATIENCE: Duration = Duration::from_secs(9);
 
 /// Most bytes of what a peer says.
-const MAX_REPORT: usize = 4096;
+const MAX_REPORT: usize = 32 * 1024;
+
+/// Most addresses that are told to a peer, and that are taken from one.
+const MAX_CANDIDATES: usize = 32;
+
+/// Most bytes of each.
+const MAX_CANDIDATE: usize = 256;
 
 /// What was measured last; whoever comes while it is being measured waits.
 #[derive(Debug, Default)]
-pub(super) struct Measured(Mutex<Option<(Instant, Arc<NetworkFacts>)>>);
+pub(super) struct Measured(Mutex<Option<(Instant, Arc<Measurement>)>>);
+
+/// What was measured, and where hubs answer STUN over IPv4.
+#[derive(Debug)]
+struct Measurement {
+    facts: NetworkFacts,
+    stun4: Vec<[SocketAddr; 2]>,
+}
 
 /// A hub, and where it answers STUN.
 struct AskedHub {
@@ -72,11 +88,22 @@ pub(super) async fn diagnose(
     node: &Arc<NodeInner>,
     request: &admin::DiagnosisRequest,
 ) -> Result<admin::Diagnosis, Status> {
-    let facts = Box::pin(measured(node, Duration::ZERO)).await;
+    let measured = Box::pin(measured(node, Duration::ZERO)).await;
+    let of_peer = async {
+        match request.who.is_empty() {
+            true => Ok(None),
+            false => Box::pin(pair(node, &request.who)).await.map(Some),
+        }
+    };
+    let longest = Duration::from_secs(request.lifetime_s);
+    let (mapping_life, of_peer) = tokio::join!(mapping_life(&measured, longest), of_peer);
+    let facts = NetworkFacts {
+        mapping_life,
+        ..measured.facts.clone()
+    };
     let mut found = diagnosis::diagnose(&facts);
     let mut peer = None;
-    if !request.who.is_empty() {
-        let (pair, shown) = Box::pin(pair(node, &request.who)).await?;
+    if let Some((pair, shown)) = of_peer? {
         let mut of_path = diagnosis::diagnose_pair(&facts, &pair);
         of_path.append(&mut found);
         found = of_path;
@@ -89,25 +116,57 @@ pub(super) async fn diagnose(
     })
 }
 
-/// What a peer is told of this network.
-pub(super) async fn reach_report(node: &Arc<NodeInner>) -> admin::ReachReport {
-    reach(&Box::pin(measured(node, FRESH)).await.summary())
+/// How long the NAT keeps a mapping, where that is asked for and there is a NAT.
+async fn mapping_life(measured: &Measurement, longest: Duration) -> Option<MappingLife> {
+    let nat = measured.facts.nat?;
+    match longest.is_zero() || nat.is_own {
+        true => None,
+        false => Some(udp_probe::mapping_life(&measured.stun4, longest).await),
+    }
+}
+
+/// What a peer, which has proved its key, is told: what this network allows, and what came of the addresses at which it was looked for.
+pub(super) async fn reach_report(node: &Arc<NodeInner>, peer: NodeId) -> admin::PeerReport {
+    let measured = Box::pin(measured(node, FRESH)).await;
+    let tried = tried_candidates(&tunnel::places(node, peer).await);
+    let up = node.peers.up(peer);
+    let candidates = match &up {
+        Some(session) => candidates_with(node, peer, tried, session),
+        None => shown_candidates(tried, &[]),
+    };
+    admin::PeerReport {
+        network: reach(&measured.facts.summary()),
+        candidates: bounded(candidates),
+    }
+}
+
+/// No more and no longer ones than are told.
+fn bounded(mut candidates: Vec<admin::PathCandidate>) -> Vec<admin::PathCandidate> {
+    // What is in use is not what is left out.
+    candidates.sort_by_key(|candidate| !candidate.answered);
+    candidates.truncate(MAX_CANDIDATES);
+    for candidate in &mut candidates {
+        for text in [&mut candidate.kind, &mut candidate.address] {
+            text.truncate(text.floor_char_boundary(MAX_CANDIDATE));
+        }
+    }
+    candidates
 }
 
 /// What was measured at most so long ago.
-async fn measured(node: &Arc<NodeInner>, fresh: Duration) -> Arc<NetworkFacts> {
+async fn measured(node: &Arc<NodeInner>, fresh: Duration) -> Arc<Measurement> {
     let mut last = node.sockets.measured.0.lock().await;
-    if let Some((at, facts)) = &*last
+    if let Some((at, measurement)) = &*last
         && at.elapsed() < fresh
     {
-        return facts.clone();
+        return measurement.clone();
     }
-    let facts = Arc::new(Box::pin(measure(node)).await);
-    *last = Some((Instant::now(), facts.clone()));
-    facts
+    let measurement = Arc::new(Box::pin(measure(node)).await);
+    *last = Some((Instant::now(), measurement.clone()));
+    measurement
 }
 
-async fn measure(node: &Arc<NodeInner>) -> NetworkFacts {
+async fn measure(node: &Arc<NodeInner>) -> Measurement {
     let own = dial_targets::own_subnets().await.into_iter();
     let addresses: Vec<IpAddr> = own.map(|subnet| subnet.address.to_canonical()).collect();
     let listening = node.sockets.endpoint.bound_sockets();
@@ -143,10 +202,11 @@ async fn measure(node: &Arc<NodeInner>) -> NetworkFacts {
         let usable = |ip: &&IpAddr| is_family(ip) && !is_link_local(ip);
         addresses.iter().any(|ip| usable(&ip))
     };
+    let stun4 = stun(IpAddr::is_ipv4);
     let none = || std::future::ready((ProbeOutcome::NotTried, None, None));
     let four = async {
         match has(IpAddr::is_ipv4) && !loopback_only {
-            true => udp_probe::probe_ipv4(&stun(IpAddr::is_ipv4), &addresses).await,
+            true => udp_probe::probe_ipv4(&stun4, &addresses).await,
             false => none().await,
         }
     };
@@ -160,7 +220,7 @@ async fn measure(node: &Arc<NodeInner>) -> NetworkFacts {
     (facts.udp4, facts.nat, facts.payload, facts.udp6) = (udp4, nat, payload, udp6);
     facts.hubs = hubs.into_iter().map(|hub| hub.facts).collect();
     facts.addresses = addresses;
-    facts
+    Measurement { facts, stun4 }
 }
 
 fn is_link_local(ip: &IpAddr) -> bool {
@@ -210,6 +270,7 @@ async fn ask_hub(hub: &HubLink, own: NodeId) -> AskedHub {
         clock_offset_s: 0,
         refusal: String::new(),
         has_stun: false,
+        plain: PlainAnswer::Ordinary,
     };
     let mut stun_ports = Vec::new();
     match health {
@@ -220,7 +281,12 @@ async fn ask_hub(hub: &HubLink, own: NodeId) -> AskedHub {
             facts.reach = membership(hub, own, took).await;
             facts.refusal = hub.refusal();
         }
-        Err(error) => facts.reach = unreached(&error, proxied, addresses.is_empty()),
+        Err(error) => {
+            facts.reach = unreached(&error, proxied, addresses.is_empty());
+            if !proxied && let Some(ip) = addresses.first() {
+                facts.plain = portal_probe::plain_answer(&host, *ip, port).await;
+            }
+        }
     }
     AskedHub {
         facts,
@@ -291,14 +357,7 @@ async fn pair(
         return Ok((facts(PeerState::Untrusted, None), shown));
     }
     let places = tunnel::places(node, id).await;
-    let udp = places.addresses.iter().chain(&places.held_back);
-    let udp = udp.map(|address| ("udp", address.to_string()));
-    let tcp = places
-        .tcp
-        .iter()
-        .map(|address| ("tcp", address.to_string()));
-    let relays = places.relays.iter().map(|relay| ("relay", relay.clone()));
-    let candidates: Vec<_> = udp.chain(tcp).chain(relays).collect();
+    let candidates = tried_candidates(&places);
     let session = match tunnel::tunnel_to(node, id).await {
         Ok(session) => session,
         Err(_) if places.is_empty() => {
@@ -312,18 +371,19 @@ async fn pair(
     if !matches!(trusts_us(&session).await, Ok(true)) {
         return Ok((facts(PeerState::Distrusts, None), shown));
     }
-    let (far, ()) = tokio::join!(report_of(&session), direct(node, id));
+    // The peer measures meanwhile, so that it can say at once what has become of the path.
+    let (_, ()) = tokio::join!(report_of(&session), direct(node, id));
     let session = node.peers.up(id).unwrap_or(session);
+    let report = report_of(&session).await;
     let path = status::path(&session);
-    let udp = node.peers.connections(id, hailwire_core::Transport::Udp);
-    let open = udp.first().unwrap_or(&session).connection().open_paths();
-    let mut candidates = shown_candidates(candidates, &open);
-    for candidate in &mut candidates {
-        candidate.used = candidate.address == path.remote;
-        candidate.answered |= candidate.used;
+    shown.candidates = candidates_with(node, id, candidates, &session);
+    let mut far = None;
+    if let Some(report) = report {
+        let of_far = summary(&report.network);
+        far = Some(of_far);
+        shown.far = Some(reach(&of_far));
+        shown.far_candidates = bounded(report.candidates);
     }
-    shown.candidates = candidates;
-    shown.far = far.as_ref().map(reach);
     let state = PeerState::Up {
         carrier: session.connection().carrier().to_owned(),
         relayed: path.kind == "relay",
@@ -333,11 +393,41 @@ async fn pair(
     Ok((facts(state, far), shown))
 }
 
-/// Addresses that were tried, and those at which the peer turned out to be beside them.
-fn shown_candidates(
-    tried: Vec<(&'static str, String)>,
-    open: &[String],
+/// A kind of candidate and its address.
+type TriedCandidate = (&'static str, String);
+
+/// Where a peer may be.
+fn tried_candidates(places: &NodeAddresses) -> Vec<TriedCandidate> {
+    let udp = places.addresses.iter().chain(&places.held_back);
+    let udp = udp.map(|address| ("udp", address.to_string()));
+    let tcp = places
+        .tcp
+        .iter()
+        .map(|address| ("tcp", address.to_string()));
+    let relays = places.relays.iter().map(|relay| ("relay", relay.clone()));
+    udp.chain(tcp).chain(relays).collect()
+}
+
+/// What came of each while `session` takes new calls.
+fn candidates_with(
+    node: &NodeInner,
+    id: NodeId,
+    tried: Vec<TriedCandidate>,
+    session: &Session,
 ) -> Vec<admin::PathCandidate> {
+    let udp = node.peers.connections(id, hailwire_core::Transport::Udp);
+    let open = udp.first().unwrap_or(session).connection().open_paths();
+    let used = status::path(session).remote;
+    let mut candidates = shown_candidates(tried, &open);
+    for candidate in &mut candidates {
+        candidate.used = candidate.address == used;
+        candidate.answered |= candidate.used;
+    }
+    candidates
+}
+
+/// Addresses that were tried, and those at which the peer turned out to be beside them.
+fn shown_candidates(tried: Vec<TriedCandidate>, open: &[String]) -> Vec<admin::PathCandidate> {
     let mut shown: Vec<admin::PathCandidate> = Vec::new();
     let seen = open.iter().map(|remote| {
         let kind = if remote.contains("://") {
@@ -380,8 +470,8 @@ async fn direct(node: &NodeInner, id: NodeId) {
     let _ = timeout(PATH_PATIENCE, direct).await;
 }
 
-/// What the peer says of its network; nothing where it is of another version.
-async fn report_of(session: &Session) -> Option<ReachSummary> {
+/// What the peer says of its network and of the addresses of this node; nothing where it is of another version.
+async fn report_of(session: &Session) -> Option<admin::PeerReport> {
     let header = CallHeader {
         to: admin::AGENT.to_owned(),
         method: admin::method::REACH.to_owned(),
@@ -392,8 +482,7 @@ async fn report_of(session: &Session) -> Option<ReachSummary> {
         answer.await?.begin(None).await?.bytes(MAX_REPORT).await
     };
     let said = timeout(PEER_PATIENCE, asked).await.ok()?.ok()?;
-    let report: admin::ReachReport = serde_json::from_slice(&said).ok()?;
-    Some(summary(&report))
+    serde_json::from_slice(&said).ok()
 }
 
 fn finding(found: diagnosis::Finding) -> admin::DiagnosisFinding {
@@ -518,6 +607,31 @@ mod tests {
             let row = format!("\n| `{code}` |");
             assert_eq!(page.matches(&row).count(), 1, "{code}");
         }
+    }
+
+    #[test]
+    fn what_is_told_of_candidates_is_bounded_and_keeps_what_answered() {
+        let candidate = |place: usize| admin::PathCandidate {
+            kind: "udp".to_owned(),
+            address: format!("{place}{}", "é".repeat(MAX_CANDIDATE)),
+            answered: place == 99,
+            used: false,
+        };
+        let told = bounded((0..100).map(candidate).collect());
+        assert_eq!(told.len(), MAX_CANDIDATES);
+        assert!(told[0].answered && told.iter().all(|one| one.address.len() <= MAX_CANDIDATE));
+        let report = admin::PeerReport {
+            candidates: told,
+            ..admin::PeerReport::default()
+        };
+        assert!(serde_json::to_vec(&report).unwrap().len() < MAX_REPORT);
+    }
+
+    #[test]
+    fn a_report_of_an_older_peer_has_no_candidates() {
+        let older = serde_json::to_vec(&admin::ReachReport::default()).unwrap();
+        let report: admin::PeerReport = serde_json::from_slice(&older).unwrap();
+        assert_eq!(report, admin::PeerReport::default());
     }
 
     #[test]

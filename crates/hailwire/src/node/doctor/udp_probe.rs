@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use hailwire_core::diagnosis::{NatFacts, ProbeOutcome};
+use hailwire_core::diagnosis::{MappingLife, NatFacts, ProbeOutcome, lifetime_steps};
 use hailwire_wire::stun::{MAX_MESSAGE, StunAnswer, StunRequest, TransactionId};
 use tokio::{
     net::UdpSocket,
@@ -21,7 +21,7 @@ use crate::key::random;
 pub(super) const LONGEST: u16 = 1452;
 
 /// Those that are tried, in multiples of four.
-const PAYLOADS: [u16; 6] = [LONGEST, 1392, 1352, 1252, 1200, 1000];
+const PAYLOADS: [u16; 7] = [LONGEST, 1392, 1352, 1252, 1200, 1000, 548];
 
 /// How often a request is sent, and how long the answer to one is waited for: together longer than the round trips that there are.
 const TRIES: u32 = 3;
@@ -108,8 +108,8 @@ async fn nat(
 /// Asks until an answer comes. Where the request was seen to come from.
 async fn ask(socket: &UdpSocket, hub: SocketAddr, change_port: bool) -> Option<SocketAddr> {
     let request = StunRequest {
-        transaction: transaction(),
         change_port,
+        ..StunRequest::new(transaction())
     };
     for _ in 0..TRIES {
         // What cannot be sent now may be a moment later.
@@ -142,10 +142,7 @@ async fn hairpins(
     other: &UdpSocket,
     other_outside: SocketAddr,
 ) -> bool {
-    let request = StunRequest {
-        transaction: transaction(),
-        change_port: false,
-    };
+    let request = StunRequest::new(transaction());
     let message = request.encode(0);
     let arrives = async {
         let mut buffer = [0; MAX_MESSAGE];
@@ -172,24 +169,74 @@ async fn hairpins(
     }
 }
 
+/// How long a mapping is kept that nobody uses, by some that are left alone for a while, none longer than `longest`.
+pub(super) async fn mapping_life(hubs: &[[SocketAddr; 2]], longest: Duration) -> MappingLife {
+    for [hub, _] in hubs {
+        // One that is new is there; where it does not seem so, the others would tell nothing.
+        if survives(*hub, Duration::ZERO).await != Some(true) {
+            continue;
+        }
+        let mut left_alone = JoinSet::new();
+        for silence in lifetime_steps(longest) {
+            let hub = *hub;
+            left_alone.spawn(async move { Some((silence, survives(hub, silence).await?)) });
+        }
+        let steps: Vec<_> = left_alone.join_all().await.into_iter().flatten().collect();
+        return MappingLife::of(&steps);
+    }
+    MappingLife::Unknown
+}
+
+/// Whether a mapping is there after so long a silence. It is a second socket that asks, and the first one that is to be answered:
+/// by asking again, the first would make a mapping that looks the same (RFC 5780, 4.6).
+async fn survives(hub: SocketAddr, silence: Duration) -> Option<bool> {
+    let bind = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
+    let (silent, asking) = (bind().await.ok()?, bind().await.ok()?);
+    let seen = ask(&silent, hub, false).await?;
+    sleep(silence).await;
+    let request = StunRequest {
+        response_port: Some(seen.port()),
+        ..StunRequest::new(transaction())
+    };
+    for _ in 0..TRIES {
+        let _ = asking.send_to(&request.encode(0), hub).await;
+        let answer = answered(&silent, request.transaction);
+        if timeout(TRY_FOR, answer).await.is_ok() {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
 /// The longest request that is answered.
 async fn longest_payload(hub: SocketAddr) -> Option<u16> {
     let mut tried = JoinSet::new();
     for payload in PAYLOADS {
         tried.spawn(async move {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.ok()?;
-            let request = StunRequest {
-                transaction: transaction(),
-                change_port: false,
-            };
-            // Once, since what the system has learnt to be too long it would send in pieces.
+            let request = StunRequest::new(transaction());
             let message = request.encode(usize::from(payload));
+            whole(&socket);
+            // Once, since elsewhere what the system has learnt to be too long would go in pieces the next time.
             socket.send_to(&message, hub).await.ok()?;
             let answer = answered(&socket, request.transaction);
             timeout(TRY_FOR * 2, answer).await.ok().map(|_| payload)
         });
     }
     tried.join_all().await.into_iter().flatten().max()
+}
+
+/// Packets of this socket go as they are or not at all, whatever the system has learnt of the way.
+fn whole(socket: &UdpSocket) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::net::sockopt::set_ip_mtu_discover(
+        socket,
+        rustix::net::sockopt::Ipv4PathMtuDiscovery::PROBE,
+    ) {
+        tracing::debug!(%error, "long probes may go in pieces");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = socket;
 }
 
 fn transaction() -> TransactionId {
