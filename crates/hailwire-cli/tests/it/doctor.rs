@@ -123,6 +123,9 @@ const OF_GUESTS: &[&str] = &[
     "mapping-short",
 ];
 
+/// a clock,
+const OF_CLOCK: [&str; 1] = ["clock-off"];
+
 /// an HTTP proxy,
 const OF_PROXIES: &[&str] = &["proxy", "proxy-fails"];
 
@@ -285,7 +288,14 @@ fn thirty_and_more_faults_are_staged_each_in_a_network_or_process_of_its_own() {
     let levels: BTreeMap<_, _> = rows.collect();
     let found = FOUND.iter().flat_map(|(_, found, _)| found.iter().copied());
     let pairs = PAIRS.iter().map(|(.., code)| *code);
-    let others = [OF_CHANGES, OF_SETTINGS, OF_GUESTS, OF_PROXIES, &OF_ROUTERS];
+    let others = [
+        OF_CHANGES,
+        OF_SETTINGS,
+        OF_GUESTS,
+        &OF_CLOCK,
+        OF_PROXIES,
+        &OF_ROUTERS,
+    ];
     let all = found.chain(pairs).chain(others.concat());
     let staged: BTreeSet<_> = all
         .filter(|code| !levels[code].starts_with("good"))
@@ -340,6 +350,8 @@ fn every_network_and_every_path_is_said_to_be_what_it_is() {
         .public(ward_site(&ward, "home"))
         .to_string();
     let from_there = peer["far_candidates"].as_array().unwrap();
+    let relays = from_there.iter().filter(|one| one["kind"] == "relay");
+    assert_eq!(relays.count(), 1, "{peer}");
     let is_home = |one: &&Value| one["address"].as_str().unwrap().starts_with(&address);
     let used = from_there
         .iter()
@@ -502,6 +514,37 @@ fn answer_as_a_portal(listener: &TcpListener) {
             b"HTTP/1.1 302 Found\r\nlocation: http://login.hotel.test/\r\ncontent-length: 0\r\n\r\n",
         );
     }
+}
+
+/// Where Debian's package libfaketime has its library, which tells a program another time.
+fn faketime() -> Option<String> {
+    let folders = fs::read_dir("/usr/lib").ok()?.flatten();
+    let found = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    let found = found.into_iter().find(|library| library.exists());
+    if found.is_none() {
+        hailwire_skip::skipped(
+            "`libfaketime.so.1` is not installed (Debian's package libfaketime)",
+        );
+    }
+    Some(found?.display().to_string())
+}
+
+#[test]
+fn a_clock_that_is_an_hour_behind_is_named() {
+    let Some(faketime) = faketime() else {
+        return;
+    };
+    let Some(mut ward) = Ward::new() else {
+        return;
+    };
+    ward.up("public", &[]);
+    let environment = [
+        ("LD_PRELOAD", faketime.as_str()),
+        ("FAKETIME", "-1h"),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+    ];
+    ward.again("public", &environment);
+    ward.finds("public", &[], OF_CLOCK[0]);
 }
 
 /// An office whose way out is a proxy.

@@ -229,7 +229,7 @@ findings! {
     }
     "short-buffers" Note short_buffers(granted: usize, asked: usize) {
         format!("The kernel grants {granted} bytes of the {asked} that a UDP socket asks for, which costs speed at high rates."),
-        format!("`sysctl -w net.core.rmem_max={asked} net.core.wmem_max={asked}`.")
+        format!("Run `sysctl -w net.core.rmem_max={asked} net.core.wmem_max={asked}`.")
     }
     "peer-unknown" Fault peer_unknown(peer: &str) {
         format!("No node `{peer}` is known here."),

@@ -376,7 +376,7 @@ async fn pair(
     let session = node.peers.up(id).unwrap_or(session);
     let report = report_of(&session).await;
     let path = status::path(&session);
-    shown.candidates = candidates_with(node, id, candidates, &session);
+    shown.candidates = bounded(candidates_with(node, id, candidates, &session));
     let mut far = None;
     if let Some(report) = report {
         let of_far = summary(&report.network);
@@ -404,7 +404,7 @@ fn tried_candidates(places: &NodeAddresses) -> Vec<TriedCandidate> {
         .tcp
         .iter()
         .map(|address| ("tcp", address.to_string()));
-    let relays = places.relays.iter().map(|relay| ("relay", relay.clone()));
+    let relays = places.relays.iter().map(|relay| ("relay", one_way(relay)));
     udp.chain(tcp).chain(relays).collect()
 }
 
@@ -417,13 +417,23 @@ fn candidates_with(
 ) -> Vec<admin::PathCandidate> {
     let udp = node.peers.connections(id, hailwire_core::Transport::Udp);
     let open = udp.first().unwrap_or(session).connection().open_paths();
-    let used = status::path(session).remote;
+    let open: Vec<String> = open.iter().map(|remote| one_way(remote)).collect();
+    let used = one_way(&status::path(session).remote);
     let mut candidates = shown_candidates(tried, &open);
     for candidate in &mut candidates {
         candidate.used = candidate.address == used;
         candidate.answered |= candidate.used;
     }
     candidates
+}
+
+/// A relay's URL in the form of hubs' URLs, whichever it has; an address as it is.
+fn one_way(address: &str) -> String {
+    let short = address.trim_end_matches('/');
+    match short.strip_prefix("https://") {
+        Some(_) => short.strip_suffix(":443").unwrap_or(short).to_owned(),
+        None => address.to_owned(),
+    }
 }
 
 /// Addresses that were tried, and those at which the peer turned out to be beside them.
@@ -632,6 +642,24 @@ mod tests {
         let older = serde_json::to_vec(&admin::ReachReport::default()).unwrap();
         let report: admin::PeerReport = serde_json::from_slice(&older).unwrap();
         assert_eq!(report, admin::PeerReport::default());
+    }
+
+    #[test]
+    fn a_relay_is_one_however_its_url_is_written() {
+        for url in [
+            "https://hub",
+            "https://hub/",
+            "https://hub:443",
+            "https://hub:443/",
+        ] {
+            assert_eq!(one_way(url), "https://hub");
+        }
+        assert_eq!(
+            one_way("https://[2001:db8::443]/"),
+            "https://[2001:db8::443]"
+        );
+        assert_eq!(one_way("https://hub:7443/"), "https://hub:7443");
+        assert_eq!(one_way("192.0.2.1:443"), "192.0.2.1:443");
     }
 
     #[test]
