@@ -71,7 +71,7 @@ async fn a_relay_without_tls_that_keeps_all_that_passes_has_no_word_of_a_call() 
     let bob = Member::of(&hub, "bob").await;
     let _echo = bob.serve_echo("echo").await;
     let call = alice.client.call("echo@bob").header("topic", WORD);
-    let answer = Box::pin(call.body(WORD.repeat(100)).send()).await.unwrap();
+    let mut answer = Box::pin(call.body(WORD.repeat(100)).send()).await.unwrap();
     let answer = answer.bytes(1 << 20).await.unwrap();
     assert_eq!(answer, WORD.repeat(100).as_bytes());
     let tunnel = alice.status().await.tunnels.remove(0);
