@@ -124,3 +124,28 @@ PARTS = b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\nx' or 1=1\r\n--b\
 for kind in range(8):
     for n, body in enumerate((FORM, JSON, XML, PARTS, JSON.decode().encode("utf-16"), b"\xef\xbb\xbf" + XML, b"<a><b>1</b> \xf5\x302</a>")):
         whole("waf", f"{kind}-{n}", bytes([kind, 6 * (n % 2)]) + body)
+
+# STUN (RFC 8489): the addresses are those of the sample answers in RFC 5769, 2.2 and 2.3.
+cookie = bytes.fromhex("2112a442b7e7a701bc34d686fa87dfae")
+
+
+def stun(name: str, kind: int, *attributes: tuple[int, bytes]) -> None:
+    body = b"".join(n.to_bytes(2, "big") + len(v).to_bytes(2, "big") + v + bytes(-len(v) % 4) for n, v in attributes)
+    whole("stun", name, kind.to_bytes(2, "big") + len(body).to_bytes(2, "big") + cookie + body)
+
+
+seen = (0x0020, bytes.fromhex("0001a147e112a643"))
+seen_ipv6 = (0x0020, bytes.fromhex("0002a1470113a9faa5d3f179bc25f4b5bed2b9d9"))
+stun("request", 1)
+stun("request-from-the-other-port", 1, (0x0003, bytes.fromhex("00000002")))
+stun("request-to-another-port", 1, (0x0027, bytes.fromhex("c0010000")))
+stun("request-padded", 1, (0x0026, bytes(1200)))
+stun("request-with-what-must-be-understood", 1, (0x0006, b"user"))
+stun("request-with-what-may-be-skipped", 1, (0x8022, b"software"))
+stun("answer", 0x0101, seen, (0x802C, bytes.fromhex("00010d97c6336407")))
+stun("answer-ipv6", 0x0101, seen_ipv6)
+stun("answer-of-no-family", 0x0101, (0x0020, bytes.fromhex("0003a147e112a643")))
+stun("attribute-that-claims-more", 1, (0x0026, bytes(8)))
+(here / "corpus-kept" / "stun" / "attribute-that-claims-more").write_bytes(
+    bytes.fromhex("0001000c") + cookie + bytes.fromhex("0026ffff") + bytes(8)
+)

@@ -17,6 +17,7 @@ use hailwire_wire::{
     mux::{ConnectionEnd, Mux, MuxError, MuxOutput, MuxRole, PREFACE, preface},
     record::{NodeRecord, SignedRecord},
     signed::KeyPair,
+    stun::{MAX_MESSAGE, StunAnswer, StunRequest},
     ticket::{HubTicket, NodeTicket, Ticket},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -25,7 +26,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub type Entry = fn(&[u8]);
 
 /// Every entry by the name of its fuzz target.
-pub const ENTRIES: [(&str, Entry); 7] = [
+pub const ENTRIES: [(&str, Entry); 8] = [
     ("frame", frame),
     ("header", header),
     ("address", address),
@@ -33,6 +34,7 @@ pub const ENTRIES: [(&str, Entry); 7] = [
     ("ticket", ticket),
     ("mux", mux),
     ("capsule", capsule),
+    ("stun", stun),
 ];
 
 /// A reader's clock: unix seconds.
@@ -307,4 +309,27 @@ fn decode_capsules(stream: &[u8], step: usize) -> Result<Vec<Capsule>, CapsuleEr
     }
     decoder.finish()?;
     Ok(capsules)
+}
+
+/// Datagrams of STUN, as a hub and a node read them.
+///
+/// # Panics
+///
+/// If a parser breaks a promise.
+pub fn stun(input: &[u8]) {
+    let (request, answer) = (StunRequest::parse(input), StunAnswer::parse(input));
+    assert!(
+        request.is_none() || answer.is_none(),
+        "a message is one of both"
+    );
+    if let Some(request) = request {
+        for length in [0, input.len(), usize::MAX] {
+            let message = request.encode(length);
+            assert!(message.len() <= MAX_MESSAGE);
+            assert_eq!(StunRequest::parse(&message), Some(request));
+        }
+    }
+    if let Some(answer) = answer {
+        assert_eq!(StunAnswer::parse(&answer.encode()), Some(answer));
+    }
 }

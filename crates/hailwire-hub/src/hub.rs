@@ -16,7 +16,11 @@ use hailwire_wire::{HubUrl, NodeId, directory::HubMember};
 use iroh_base::EndpointId;
 use iroh_relay::server::{Metrics as RelayCounters, RelayService, Server};
 use thiserror::Error;
-use tokio::{sync::watch, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
@@ -30,6 +34,9 @@ use crate::{
     relay,
     server::{self, ServerContext},
 };
+
+/// The time between two looks whether the port of address discovery is free again.
+const PORT_LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How long the relay's connections, and address discovery, may each take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,6 +56,7 @@ pub struct Hub {
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
     discovery: Server,
+    stun: JoinHandle<()>,
     directory: thread::JoinHandle<()>,
     /// The lock of the data folder, held as long as the hub runs.
     _lock: File,
@@ -143,7 +151,7 @@ impl Hub {
             relay::relay(queue.clone(), &config.bounds, Arc::clone(&relay_counters));
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(removed.end(stopped.clone()));
-        tokio::spawn(stun.serve(stopped.clone()));
+        let stun = tokio::spawn(stun.serve(stopped.clone()));
         let port = ServerContext {
             api: DirectoryApi::new(about, config.clock, queue.clone(), &config.bounds),
             relay: relay.clone(),
@@ -165,6 +173,7 @@ impl Hub {
             stop,
             serving,
             discovery,
+            stun,
             directory,
             _lock: lock,
         })
@@ -259,12 +268,14 @@ impl Hub {
     }
 
     /// Stops: no new connection, requests in flight finish within two seconds, the database is
-    /// closed, relay connections close. What was acknowledged is on disk. Takes at most about six
-    /// seconds, whatever the peers do.
+    /// closed, relay connections close, ports are free. What was acknowledged is on disk. Takes at most about
+    /// eight seconds, whatever the peers do.
     pub async fn shutdown(self) {
         self.stop.send_replace(true);
-        if self.serving.await.is_err() {
-            tracing::error!("a task of the hub failed");
+        for task in [self.serving, self.stun] {
+            if task.await.is_err() {
+                tracing::error!("a task of the hub failed");
+            }
         }
         match timeout(CLOSE_TIMEOUT, self.discovery.shutdown()).await {
             Ok(Ok(())) => {}
@@ -272,6 +283,15 @@ impl Hub {
                 tracing::warn!(%error, "address discovery did not stop in order");
             }
             Err(_) => tracing::warn!("address discovery did not stop in time"),
+        }
+        // Whoever starts the hub again wants its port, and the engine lets its socket go a moment later.
+        let free = async {
+            while UdpSocket::bind(self.udp).is_err() {
+                sleep(PORT_LOOK_INTERVAL).await;
+            }
+        };
+        if timeout(CLOSE_TIMEOUT, free).await.is_err() {
+            tracing::warn!(udp = %self.udp, "the port of address discovery is not free again");
         }
         // The relay admits no more connections from here on, so closing its connections terminates.
         self.queue.close().await;
