@@ -3,9 +3,14 @@
 //! A dial takes as long as it may need: holes are punched, a relay is found, packets are lost. A caller who waits that long for
 //! a peer that is switched off learns nothing by it. So whoever wants a peer whose last dial failed, or whose tunnel was
 //! closed for its silence, waits [`SHORT_PATIENCE`]; the dial itself goes on, and later callers find its tunnel.
+//!
+//! A dial that this machine begins without a network is silent for long after the network is back, since what repeats its
+//! packets waits ever longer (RFC 9002, section 6.2.1). So it is begun anew as soon as the machine has gained a way out
+//! ([`NetworkReach`]).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -17,8 +22,28 @@ pub const SHORT_PATIENCE: Duration = Duration::from_millis(1800);
 /// For how long after a failure callers wait that short.
 pub const REMEMBERED: Duration = Duration::from_secs(60);
 
+/// A dial younger than this is not begun anew when the network changes: its own first repetition is as soon.
+pub const DIALLED_ANEW_AFTER: Duration = Duration::from_secs(1);
+
 /// Peers that are remembered at once; the one that failed longest ago makes way.
 const MAX_PEERS: usize = 1024;
+
+/// By which ways this machine reaches others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkReach {
+    /// The addresses at which it is seen.
+    pub addresses: BTreeSet<SocketAddr>,
+    /// URLs of the relays to which it is connected.
+    pub relays: BTreeSet<String>,
+}
+
+impl NetworkReach {
+    /// Whether there is a way now that was not there before.
+    #[must_use]
+    pub fn gained_since(&self, before: &Self) -> bool {
+        !(self.addresses.is_subset(&before.addresses) && self.relays.is_subset(&before.relays))
+    }
+}
 
 /// Peers that did not answer.
 #[derive(Debug, Default)]
@@ -78,6 +103,24 @@ mod tests {
         let mut key = [0; 32];
         key[..4].copy_from_slice(&number.to_le_bytes());
         NodeId::from_bytes(key)
+    }
+
+    #[test]
+    fn a_way_out_that_was_not_there_is_gained_and_one_that_went_is_not() {
+        let reach = |addresses: &[&str], relays: &[&str]| NetworkReach {
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            relays: relays.iter().map(ToString::to_string).collect(),
+        };
+        let whole = reach(&["10.0.0.1:1"], &["https://hub"]);
+        let lost = reach(&[], &["https://hub"]);
+        assert!(!whole.gained_since(&whole));
+        assert!(!lost.gained_since(&whole));
+        assert!(whole.gained_since(&lost));
+        assert!(whole.gained_since(&reach(&["10.0.0.1:1"], &[])));
+        assert!(
+            reach(&["10.9.9.9:1"], &[]).gained_since(&whole),
+            "another network"
+        );
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod listen;
 mod local;
 mod manage;
 mod measure;
+mod network_return;
 mod offers;
 mod overlay;
 mod peers;

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{
-    NodeInner, additional, dial, dial_targets, hubs, offers,
+    NodeInner, additional, dial, dial_targets, hubs, network_return, offers,
     overlay::{self, NodeAddresses},
     peers::{ConnectStep, DialOutcome},
     reconnect, requested_dials,
@@ -130,7 +130,8 @@ pub(crate) async fn tunnel_to(node: &Arc<NodeInner>, id: NodeId) -> Result<Sessi
 
 /// Dials a peer, and tells those who wait for it what came of it.
 async fn dial_and_tell(node: Arc<NodeInner>, id: NodeId, tell: watch::Sender<DialOutcome>) {
-    let outcome = dial_peer(&node, id).await;
+    let dial = || Box::pin(dial_peer(&node, id));
+    let outcome = network_return::dial_through_outages(&node.sockets.endpoint, dial).await;
     if let Err(why) = &outcome {
         node.peers.failed(id, why);
     }

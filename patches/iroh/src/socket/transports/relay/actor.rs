@@ -71,6 +71,10 @@ const RELAY_INACTIVE_CLEANUP_TIME: Duration = Duration::from_secs(60);
 /// Longest pause between two attempts to connect to a relay, before jitter.
 const RECONNECT_MAX_DELAY: Duration = Duration::from_secs(2);
 
+/// Longest pause after an attempt that this machine itself refused for want of a route: it costs no packet, and the route may
+/// come a moment after the change of the network that was told of.
+const NO_ROUTE_MAX_DELAY: Duration = Duration::from_millis(500);
+
 /// How long datagrams for one relay that does not take them hold up those for the others.
 const FULL_QUEUE_PATIENCE: Duration = Duration::from_millis(20);
 
@@ -242,6 +246,19 @@ enum RelayConnectionError {
     Established { source: RunError },
 }
 
+/// Whether this machine had no way to the relay, so that nothing was sent.
+fn is_without_route(error: &RelayConnectionError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            use std::io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
+            return matches!(io.kind(), HostUnreachable | NetworkDown | NetworkUnreachable);
+        }
+        cause = error.source();
+    }
+    false
+}
+
 #[allow(missing_docs)]
 #[stack_error(derive, add_meta)]
 enum RunError {
@@ -348,6 +365,7 @@ impl ActiveRelayActor {
         while let Err(err) = self.run_once().await {
             debug!("{err:#}");
             let was_established = matches!(err, RelayConnectionError::Established { .. });
+            let longest = is_without_route(&err).then_some(NO_ROUTE_MAX_DELAY);
             let last_failure = Some(Arc::new(RelayConnectionFailure::new(err)));
             self.my_relay.set_status(
                 &self.url,
@@ -360,6 +378,7 @@ impl ActiveRelayActor {
                     debug!("retries exceeded");
                     break;
                 };
+                let delay = longest.map_or(delay, |longest| delay.min(longest));
                 debug!("retry in {delay:?}");
                 if !self.sleep_backoff(delay).await {
                     break;
