@@ -183,6 +183,7 @@ HEADERS = {
         "traceparent": (is_text, ""),
         "tracestate": (is_text, ""),
         "carrier": (is_text, ""),
+        "durable": (lambda v: integer(64)(v) and v <= 2, 0),
         "headers": (pairs, []),
     },
     "answer_head": {"type": (is_text, ""), "headers": (pairs, [])},

@@ -21,11 +21,11 @@ use hailwire_terminal::{
 };
 use hailwire_wire::{
     Address, AgentName, HubUrl, Priority, address::NodeRef, directory::MemberTrust, limits,
-    ticket::Ticket,
+    messages::MessageState, ticket::Ticket,
 };
 
 use crate::{
-    args::{Cli, Command, HeaderField, agent, callout, node, other},
+    args::{Cli, Command, HeaderField, agent, callout, inbox, node, other},
     serve::{
         agent_spec::{AgentSpec, default_max},
         agents_file,
@@ -105,6 +105,24 @@ pub(crate) enum Action {
         stats: bool,
     },
     Send(CallPlan),
+    SendDurable {
+        call: CallPlan,
+        durable: DurablePlan,
+    },
+    InboxList(admin::MessageQuery),
+    InboxShow(String),
+    InboxWait {
+        id: String,
+        until: String,
+    },
+    InboxRetry(String),
+    InboxDrop(String),
+    InboxTake {
+        agent: String,
+        most: u32,
+        lease: Duration,
+    },
+    InboxAck(admin::MessageVerdict),
     Stream(CallPlan),
     Ping {
         who: admin::PingRequest,
@@ -224,6 +242,15 @@ pub(crate) struct CallPlan {
     pub(crate) body: BodySource,
 }
 
+/// How a call or a send is kept on disk.
+#[derive(Debug)]
+pub(crate) struct DurablePlan {
+    /// Whether an answer is wanted.
+    pub(crate) answered: bool,
+    pub(crate) in_order: bool,
+    pub(crate) wait: bool,
+}
+
 /// Where a body comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BodySource {
@@ -270,18 +297,29 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
         Command::Call(agent::CallArgs {
             to,
             body,
+            kept,
             envelope,
             stats,
-        }) => Action::Call {
-            call: plan_call(to, body_source(body.as_deref(), around), envelope, &global)?,
-            stats,
-        },
-        Command::Send(agent::SendArgs { to, body, envelope }) => Action::Send(plan_call(
+        }) => {
+            let call = plan_call(to, body_source(body.as_deref(), around), envelope, &global)?;
+            match kept.durable {
+                true => plan_durable(call, &kept, true),
+                false => Action::Call { call, stats },
+            }
+        }
+        Command::Send(agent::SendArgs {
             to,
-            body_source(body.as_deref(), around),
+            body,
+            kept,
             envelope,
-            &global,
-        )?),
+        }) => {
+            let call = plan_call(to, body_source(body.as_deref(), around), envelope, &global)?;
+            match kept.durable {
+                true => plan_durable(call, &kept, false),
+                false => Action::Send(call),
+            }
+        }
+        Command::Inbox(inbox::InboxArgs { command }) => plan_inbox(command),
         Command::Stream(agent::StreamArgs { to, envelope }) => {
             Action::Stream(plan_call(to, BodySource::Stdin, envelope, &global)?)
         }
@@ -534,6 +572,81 @@ fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
         user: args.user,
         ..AgentSpec::new(name, program, command.collect())
     })
+}
+
+fn plan_durable(call: CallPlan, kept: &inbox::DurableArgs, answered: bool) -> Action {
+    let call = CallPlan {
+        // `--timeout` is how long the command may take.
+        deadline: Some(kept.expires),
+        ..call
+    };
+    Action::SendDurable {
+        call,
+        durable: DurablePlan {
+            answered,
+            in_order: !kept.any_order,
+            wait: kept.wait,
+        },
+    }
+}
+
+fn plan_inbox(command: inbox::InboxCommand) -> Action {
+    use inbox::InboxCommand as C;
+    let names = |states: Vec<MessageState>| {
+        let names = states.into_iter().map(|state| state.name().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let came = |agent: Option<AgentName>, states| {
+        Action::InboxList(admin::MessageQuery {
+            agent: agent.map(String::from).unwrap_or_default(),
+            states,
+            ..admin::MessageQuery::default()
+        })
+    };
+    match command {
+        C::Ls { agent, state, all } if all || !state.is_empty() => came(agent, names(state)),
+        C::Ls { agent, .. } => {
+            let open = vec![MessageState::Delivered, MessageState::Taken];
+            came(agent, names(open))
+        }
+        C::Dead { agent } => {
+            let given_up = vec![MessageState::Dead, MessageState::Unknown];
+            came(agent, names(given_up))
+        }
+        C::Sent { to, state } => Action::InboxList(admin::MessageQuery {
+            sent: true,
+            agent: to.map(|to| to.to_string()).unwrap_or_default(),
+            states: names(state),
+            most: 0,
+        }),
+        C::Show { id } => Action::InboxShow(id.to_string()),
+        C::Wait { id, until } => Action::InboxWait {
+            id: id.to_string(),
+            until: until
+                .map(|state| state.name().to_owned())
+                .unwrap_or_default(),
+        },
+        C::Retry { id } => Action::InboxRetry(id.to_string()),
+        C::Drop { id } => Action::InboxDrop(id.to_string()),
+        C::Take { agent, most, lease } => Action::InboxTake {
+            agent: agent.into(),
+            most,
+            lease,
+        },
+        C::Ack {
+            id,
+            answer,
+            failed,
+            retry,
+        } => Action::InboxAck(admin::MessageVerdict {
+            id: id.to_string(),
+            failed,
+            retry,
+            answer: answer
+                .map(|text| text.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+        }),
+    }
 }
 
 /// A path that means the same in another folder.

@@ -28,6 +28,8 @@
 //! | [`hub_registration`] | when a node publishes its record at a hub |
 //! | [`hub_record`] | what a record at a hub leaves out, and to whom its agents are shown |
 //! | [`port_mapping`] | when a router is asked for a port |
+//! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
+//! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
@@ -35,6 +37,7 @@ pub mod admission;
 pub mod backoff;
 mod carrier;
 pub mod carrier_choice;
+pub mod delivery;
 pub mod diagnosis;
 pub mod dial_address;
 pub mod dial_patience;
@@ -43,7 +46,9 @@ pub mod first_flight;
 pub mod grants;
 pub mod hub_record;
 pub mod hub_registration;
+pub mod inbox_schedule;
 pub mod liveness;
+pub mod message_exchange;
 pub mod names;
 pub mod offer_capacity;
 pub mod offer_queue;

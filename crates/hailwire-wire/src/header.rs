@@ -81,6 +81,49 @@ impl<'de> Deserialize<'de> for Priority {
     }
 }
 
+/// Whether a call or send is kept on disk until its agent has done it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Durability {
+    /// It is made once, now or never. The default.
+    #[default]
+    None = 0,
+    /// It is kept, and handed over after what the same sender sent to the same agent before.
+    InOrder = 1,
+    /// It is kept, and handed over in any order.
+    AnyOrder = 2,
+}
+
+impl Durability {
+    /// Whether it is kept at all.
+    #[must_use]
+    pub const fn is_durable(self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Serialize for Durability {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(*self as u8)
+    }
+}
+
+impl<'de> Deserialize<'de> for Durability {
+    /// A number that is not known asks for more than this version gives, and is refused.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u64::deserialize(deserializer)? {
+            0 => Ok(Self::None),
+            1 => Ok(Self::InOrder),
+            2 => Ok(Self::AnyOrder),
+            _ => Err(serde::de::Error::custom("not a kind of durability")),
+        }
+    }
+}
+
 /// One name and value of a header. Names may repeat; order is kept.
 pub type HeaderField = (String, String);
 
@@ -119,6 +162,9 @@ pub struct CallHeader {
     /// empty for the one that takes new calls. That node takes it out: it means nothing between nodes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub carrier: String,
+    /// From a program to its node: whether it is kept on disk. Its deadline then says for how long it is worth anything.
+    #[serde(skip_serializing_if = "Durability::is_default")]
+    pub durable: Durability,
     /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderField>,
@@ -150,9 +196,11 @@ impl CallHeader {
             traceparent,
             tracestate,
             carrier,
+            durable,
             headers,
         } = self;
         deadline_ms.is_none()
+            && durable.is_default()
             && priority.is_default()
             && headers.is_empty()
             && from.is_empty()

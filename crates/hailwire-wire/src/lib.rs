@@ -15,6 +15,7 @@
 //! | [`header`] | what travels ahead of a body: call, answer and greeting headers |
 //! | [`offers`] | lists of agents that take more than one frame |
 //! | [`frame`] | the frames of a session stream and their incremental decoder |
+//! | [`messages`] | durable messages between nodes, and their receipts |
 //! | [`mux`] | many streams over one ordered byte stream |
 //! | [`capsule`] | what the control stream of an HTTP/2 connection carries |
 //! | [`signed`] | envelopes: key, signature and the bytes that were signed |
@@ -35,6 +36,7 @@ pub mod header;
 pub mod hub_url;
 pub mod latest_time;
 pub mod limits;
+pub mod messages;
 pub mod mux;
 pub mod offers;
 pub mod record;

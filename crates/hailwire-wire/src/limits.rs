@@ -30,6 +30,12 @@ pub const MAX_STATUS_DETAILS: usize = 8 * 1024;
 /// Largest one-way message body. A larger one is a call or a stream.
 pub const MAX_SEND_BODY: usize = 16 * 1024 * 1024;
 
+/// Most messages, and most receipts, of one batch between nodes.
+pub const MAX_BATCH: usize = 1024;
+
+/// Most bytes of a batch of messages between nodes: room for one message of [`MAX_SEND_BODY`] with its header.
+pub const MAX_BATCH_BYTES: usize = 17 * 1024 * 1024;
+
 /// Largest signed record.
 pub const MAX_RECORD: usize = 64 * 1024;
 

@@ -57,6 +57,22 @@ pub mod method {
     pub const DIAGNOSE: &str = "diagnose";
     /// `()` → [`super::ReachReport`], for trusted peers alone.
     pub const REACH: &str = "reach";
+    /// [`super::MessageQuery`] → `Vec<`[`super::MessageRow`]`>`.
+    pub const MESSAGE_LIST: &str = "message.list";
+    /// [`super::MessageSelector`] → [`super::MessageDetail`].
+    pub const MESSAGE_SHOW: &str = "message.show";
+    /// [`super::MessageWait`] → [`super::MessageDetail`], once the message has the state that is waited for.
+    pub const MESSAGE_WAIT: &str = "message.wait";
+    /// [`super::MessageSelector`] → [`super::MessageRow`]: one that was given up is tried again.
+    pub const MESSAGE_RETRY: &str = "message.retry";
+    /// [`super::MessageSelector`] → [`super::MessageRow`], as it is once it is removed.
+    pub const MESSAGE_DROP: &str = "message.drop";
+    /// [`super::MessageTake`] → `Vec<`[`super::MessageDetail`]`>`.
+    pub const MESSAGE_TAKE: &str = "message.take";
+    /// [`super::MessageVerdict`] → [`super::MessageRow`].
+    pub const MESSAGE_ACK: &str = "message.ack";
+    /// A batch of messages and receipts, in MessagePack, as `spec/messages.md` says; for trusted peers alone.
+    pub const MESSAGES: &str = "messages";
     /// [`super::ShutdownRequest`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
@@ -677,3 +693,144 @@ pub struct ResolveAnswer {
 
 #[cfg(test)]
 mod tests;
+
+/// What a node says of a durable message once it is on disk: the body of the answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SendReceipt {
+    /// The message's id, 26 characters: by it the sender asks what became of it.
+    pub id: String,
+    /// `stored`, or `delivered` where the receiver is an agent of the same node; of a message that was known, its state now.
+    pub state: String,
+    /// It was sent before, with the same idempotency key, and is not sent again.
+    pub known: bool,
+}
+
+/// Which messages are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageQuery {
+    /// Those that were sent from here, newest first, instead of those that came, in their order.
+    pub sent: bool,
+    /// Of one agent, or to one address; empty for all.
+    pub agent: String,
+    /// In these states; none for all.
+    pub states: Vec<String>,
+    /// At most so many; 0 for as many as there are, up to 1,000.
+    pub most: u32,
+}
+
+/// A durable message, as the sender's or the receiver's node knows it. Times are unix milliseconds of that node's clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageRow {
+    /// Its id.
+    pub id: String,
+    /// Whether it was sent from here.
+    pub sent: bool,
+    /// Whether its answer is wanted.
+    pub call: bool,
+    /// The address that it was sent to; the agent's name, of one that came.
+    pub to: String,
+    /// The agent that sent it, as it calls itself; empty where it has no name.
+    pub from: String,
+    /// The node at the other end.
+    pub node: Option<NodeId>,
+    /// `stored`, `delivered`, `taken`, `acknowledged`, `answered`, `dead`, `expired`, `unknown` or `dropped`.
+    pub state: String,
+    /// How often an agent was handed it.
+    pub attempts: u32,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// When this node had it on disk.
+    pub stored_at_ms: u64,
+    /// When the receiver's node had it on disk, as far as this node knows.
+    pub delivered_at_ms: Option<u64>,
+    /// When it had its end.
+    pub ended_at_ms: Option<u64>,
+    /// When it is worth nothing any more.
+    pub expires_at_ms: u64,
+    /// Why it did not succeed: the name of a status code; empty where it did, or has no end yet.
+    pub code: String,
+    /// The same in words.
+    pub reason: String,
+}
+
+/// A message with what it says and what was answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageDetail {
+    /// What the list says of it.
+    #[serde(flatten)]
+    pub row: MessageRow,
+    /// The method that is asked for.
+    pub method: String,
+    /// Media type of the body.
+    pub content_type: String,
+    /// The application's fields.
+    pub headers: Vec<(String, String)>,
+    /// The body; empty once nobody needs it any more.
+    pub body: MessageContent,
+    /// Media type of the answer.
+    pub answer_type: String,
+    /// The answer of a durable call.
+    pub answer: MessageContent,
+}
+
+/// Bytes, as text where they are UTF-8, else in base64.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageContent {
+    /// The text.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// Bytes that are no text.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub base64: String,
+}
+
+/// One message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageSelector {
+    /// Its id.
+    pub id: String,
+}
+
+/// Waits for a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageWait {
+    /// Its id.
+    pub id: String,
+    /// Until it is at least so far: `delivered`, for example; empty for its end.
+    pub state: String,
+    /// For so many milliseconds; 0 for as long as the node waits, which is five minutes.
+    pub timeout_ms: u64,
+}
+
+/// Takes messages of an agent by hand, in place of a program that serves it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageTake {
+    /// Of which agent.
+    pub agent: String,
+    /// At most so many, from 1 to 64.
+    pub most: u32,
+    /// For so many milliseconds; after that they are handed over again. 0 for a minute; an hour at most.
+    pub lease_ms: u64,
+}
+
+/// What became of a message that was taken by hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageVerdict {
+    /// Its id.
+    pub id: String,
+    /// Why it failed; `None` where it is done.
+    pub failed: Option<String>,
+    /// Whether it is to be handed over again, where it failed.
+    pub retry: bool,
+    /// The answer, where there is one.
+    pub answer: String,
+}

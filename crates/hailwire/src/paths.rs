@@ -86,6 +86,12 @@ impl DataDir {
         self.root.join("node.db")
     }
 
+    /// The database of durable messages.
+    #[must_use]
+    pub fn messages(&self) -> PathBuf {
+        self.root.join("messages.db")
+    }
+
     /// The configuration file.
     #[must_use]
     pub fn config(&self) -> PathBuf {

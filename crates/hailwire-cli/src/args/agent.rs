@@ -7,7 +7,7 @@ use clap_complete::ArgValueCompleter;
 use hailwire::config::Carrier;
 use hailwire_wire::{Address, AgentName, Priority};
 
-use super::{HeaderField, duration};
+use super::{HeaderField, duration, inbox::DurableArgs};
 use crate::known_names;
 
 /// List the agents that can be called, here and on trusted peers
@@ -189,9 +189,11 @@ pub(crate) struct CallArgs {
     #[arg(value_name = "BODY")]
     pub(crate) body: Option<OsString>,
     #[command(flatten)]
+    pub(crate) kept: DurableArgs,
+    #[command(flatten)]
     pub(crate) envelope: CallHeaderArgs,
     /// Print times, path and RTT on stderr when the answer is complete
-    #[arg(long)]
+    #[arg(long, conflicts_with = "durable")]
     pub(crate) stats: bool,
 }
 
@@ -205,6 +207,8 @@ pub(crate) struct SendArgs {
     /// with @ [default: what is piped in, else empty]
     #[arg(value_name = "BODY")]
     pub(crate) body: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) kept: DurableArgs,
     #[command(flatten)]
     pub(crate) envelope: CallHeaderArgs,
 }

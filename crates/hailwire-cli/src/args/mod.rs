@@ -7,6 +7,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod callout;
+pub(crate) mod inbox;
 pub(crate) mod node;
 pub(crate) mod other;
 mod value;
@@ -57,6 +58,7 @@ pub(crate) enum Command {
     Serve(agent::ServeArgs),
     Call(agent::CallArgs),
     Send(agent::SendArgs),
+    Inbox(inbox::InboxArgs),
     Stream(agent::StreamArgs),
     Ping(agent::PingArgs),
     Callout(callout::CalloutArgs),

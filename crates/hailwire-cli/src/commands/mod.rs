@@ -23,6 +23,7 @@ mod help;
 mod hub;
 mod hub_folder;
 mod id;
+mod inbox;
 mod invite;
 mod join;
 mod kept_agents;
@@ -114,6 +115,16 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Ping { who, pings } => long(common, ping::run(run, who, pings)),
         Action::Call { call, stats } => long(common, call::run(run, call, stats)),
         Action::Send(call) => short(common, send::run(run, call)),
+        Action::SendDurable { call, durable } => long(common, inbox::send(run, call, &durable)),
+        Action::InboxList(query) => short(common, inbox::list(run, query)),
+        Action::InboxShow(id) => short(common, inbox::show(run, id)),
+        Action::InboxWait { id, until } => long(common, inbox::wait_for(run, id, until)),
+        Action::InboxRetry(id) => short(common, inbox::retry(run, id)),
+        Action::InboxDrop(id) => short(common, inbox::drop(run, id)),
+        Action::InboxTake { agent, most, lease } => {
+            short(common, inbox::take(run, agent, most, lease))
+        }
+        Action::InboxAck(verdict) => short(common, inbox::ack(run, verdict)),
         Action::Stream(call) => long(common, stream::run(run, call)),
         Action::Serve(agent) => on_one_core(common, serve::one(run, agent)),
         Action::ServeFile { file, beside_node } => {

@@ -218,7 +218,7 @@ fn failure(error: &StartError) -> CommandFailure {
             CommandFailure::code_of_io(source.kind()).unwrap_or(Code::FailedPrecondition),
             "check owner, mode and free space of the data folder",
         ),
-        StartError::Key(_) | StartError::Store(_) => (
+        StartError::Key(_) | StartError::Store(_) | StartError::Messages(_) => (
             Code::FailedPrecondition,
             "check the data folder, or use a new one with --data DIR",
         ),

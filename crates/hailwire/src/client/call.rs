@@ -1,19 +1,20 @@
 //! A call or a raw stream: prepared, then made.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use hailwire_core::routing::CallOrigin;
-use hailwire_wire::{CallHeader, Code, Priority, Status, frame::FrameKind};
-use tokio::{sync::oneshot, time::Instant};
+use hailwire_wire::{CallHeader, Code, Priority, Status, frame::FrameKind, header::Durability};
+use tokio::time::Instant;
 
 use super::{Client, ClientKind};
 use crate::{
-    agent::{Caller, Request, SharedHandler},
     body::{Body, BodySender},
     config::Carrier,
-    node::{self, CallDestination, CallRoute, NodeInner, RouteProgress},
+    node::embedded_call,
     session::{self, Answer},
 };
+
+/// Largest answer to a durable message.
+const MAX_RECEIPT: usize = 4096;
 
 /// Chunks that may wait on a stream's sending half.
 const STREAM_QUEUE: usize = 16;
@@ -96,6 +97,48 @@ impl Call {
         self
     }
 
+    /// Sends it as a durable message instead: resolves once this machine's node has it on disk, and says by which id. The node keeps it until the
+    /// agent's node has it, and that one until the agent has done it, however often either of them is restarted; it is handed over
+    /// again where the agent was gone before it said so. The deadline is how long it is worth anything, a week by default.
+    /// With `in_order` it comes after what this program sent to the same agent before. An idempotency
+    /// key makes sending twice harmless: the second has the id of the first. [`Call::one_way`] wants no answer; here the answer is
+    /// kept if `answered`, for [`admin::method::MESSAGE_WAIT`](crate::admin::method::MESSAGE_WAIT).
+    ///
+    /// # Errors
+    ///
+    /// `invalid_argument` (address), `not_found` (no such node; no such agent where none is named), `permission_denied` (not a
+    /// trusted peer), `resource_exhausted` (the inbox or the disk is full, the body is larger than
+    /// [`MAX_SEND_BODY`](hailwire_wire::limits::MAX_SEND_BODY)), `internal` (the disk). Nothing is accepted then.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the message may have been accepted or not.
+    pub async fn durable(
+        mut self,
+        answered: bool,
+        in_order: bool,
+    ) -> Result<crate::admin::SendReceipt, Status> {
+        self.kind = match answered {
+            true => FrameKind::CALL,
+            false => FrameKind::SEND,
+        };
+        self.header.durable = match in_order {
+            true => Durability::InOrder,
+            false => Durability::AnyOrder,
+        };
+        if let Some(expiry) = self.deadline.take() {
+            self.header.set_deadline(expiry);
+        }
+        let mut answer = self.send().await?;
+        let receipt = answer.bytes(MAX_RECEIPT).await?;
+        serde_json::from_slice(&receipt).map_err(|error| {
+            Status::new(
+                Code::Internal,
+                format!("what the node says of the message cannot be read: {error}"),
+            )
+        })
+    }
+
     /// The `traceparent` of W3C trace context, passed on to the agent; empty by default.
     pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
         self.header.traceparent = traceparent.into();
@@ -141,7 +184,9 @@ impl Call {
                     let answer = attached.session.open(kind, &header, body).await?;
                     Ok(answer.begin(at).await?.holding(attached.clone()))
                 }
-                ClientKind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
+                ClientKind::Embedded(node) => {
+                    embedded_call::call(node, kind, header, body, at).await
+                }
             }
         });
         session::in_time(at, call.as_mut()).await
@@ -246,70 +291,4 @@ pub struct RawStream {
     pub send: BodySender,
     /// From the agent.
     pub recv: Answer,
-}
-
-/// The end of a call whose caller is in the node's own process: its way is that of every call ([`node::place`]).
-async fn call_embedded(
-    node: &Arc<NodeInner>,
-    kind: FrameKind,
-    mut header: Box<CallHeader>,
-    body: Body,
-    deadline: Option<Instant>,
-) -> Result<Answer, Status> {
-    let origin = CallOrigin::Local;
-    let route = match node::place(node, None, &mut header, origin, deadline) {
-        RouteProgress::Now(route) => route,
-        RouteProgress::Later(route) => route.await,
-    };
-    let CallRoute { to, picked } = route?;
-    let begun = match to {
-        CallDestination::Handler(handler) => {
-            Box::pin(call_handler(handler, kind, header, body, deadline)).await
-        }
-        CallDestination::Session(session) => {
-            node::set_onward(&mut header, origin, picked.as_ref(), deadline);
-            match session.open(kind, &header, body).await {
-                Ok(answer) => answer.begin(deadline).await,
-                Err(status) => Err(status),
-            }
-        }
-    };
-    let Some(mut picked) = picked else {
-        return begun;
-    };
-    match begun {
-        Ok(answer) => {
-            node.registry.report(&mut picked, Code::Ok, Instant::now());
-            // The member is busy until the answer has ended.
-            Ok(answer.holding(Arc::new(picked)))
-        }
-        Err(status) => {
-            node.registry.finish(picked, status.code, Instant::now());
-            Err(status)
-        }
-    }
-}
-
-/// Runs a handler of this process in a task that ends with the answer.
-async fn call_handler(
-    handler: SharedHandler,
-    kind: FrameKind,
-    header: Box<CallHeader>,
-    body: Body,
-    deadline: Option<Instant>,
-) -> Result<Answer, Status> {
-    let request = Request {
-        kind: node::request_kind(kind),
-        header,
-        caller: Caller::Local,
-        body,
-    };
-    let (tell, told) = oneshot::channel();
-    let task = tokio::spawn(async move {
-        // A caller that is gone needs no answer.
-        let _ = tell.send(handler.handle(request).await);
-    });
-    let guard = session::AbortOnDrop(task.abort_handle());
-    let response = told.await.unwrap_or_else(|_| Err(session::panicked()))?;
-    Ok(Answer::local(response.head, response.body, guard, deadline))
 }

@@ -18,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     NodeInner, describe, doctor, hubs, join,
     join::{said_names, texts},
-    now_unix, offers,
+    messages, now_unix, offers,
     registry::MemberTarget,
     requested_dials, resolve,
     router::{self, RouteProgress},
@@ -96,6 +96,13 @@ async fn manage(
             json(&rows)
         }
         method::DIAGNOSE => json(&Box::pin(doctor::diagnose(&node, &parse(&body)?)).await?),
+        method::MESSAGE_LIST => json(&messages::manage::list(&node, parse(&body)?).await?),
+        method::MESSAGE_SHOW => json(&messages::manage::show(&node, &parse(&body)?).await?),
+        method::MESSAGE_WAIT => json(&messages::manage::wait(&node, &parse(&body)?).await?),
+        method::MESSAGE_RETRY => json(&messages::manage::retry(&node, &parse(&body)?).await?),
+        method::MESSAGE_DROP => json(&messages::manage::remove(&node, &parse(&body)?).await?),
+        method::MESSAGE_TAKE => json(&messages::manage::take(&node, &parse(&body)?).await?),
+        method::MESSAGE_ACK => json(&messages::manage::judge(&node, parse(&body)?).await?),
         method::SHUTDOWN => {
             let shutdown: admin::ShutdownRequest = parse(&body)?;
             node.lifecycle
@@ -118,6 +125,9 @@ async fn manage_for_peer(
     peer: NodeId,
     mut request: Request,
 ) -> Result<Response, Status> {
+    if request.header.method == method::MESSAGES && node.trust.is_trusted(peer) {
+        return messages::received(node, peer, request).await;
+    }
     let body = request.body.bytes(MAX_PEER_REQUEST).await?;
     let name = request.header.method;
     match name.as_str() {
@@ -575,7 +585,7 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
         .map_err(|error| Status::new(Code::InvalidArgument, format!("malformed request: {error}")))
 }
 
-fn json<T: Serialize>(value: &T) -> Result<Response, Status> {
+pub(super) fn json<T: Serialize>(value: &T) -> Result<Response, Status> {
     let body = serde_json::to_vec(value)
         .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
     Ok(Response::new(body).content_type("application/json"))

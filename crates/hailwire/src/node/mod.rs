@@ -35,6 +35,7 @@ mod dial;
 mod dial_targets;
 mod doctor;
 mod early_sessions;
+pub(crate) mod embedded_call;
 #[cfg(test)]
 pub(crate) mod hand_played;
 mod held_back;
@@ -44,6 +45,7 @@ mod listen;
 mod local;
 mod manage;
 mod measure;
+mod messages;
 mod network_return;
 mod offers;
 mod overlay;
@@ -81,6 +83,7 @@ use hailwire_wire::{
 use thiserror::Error;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
+pub use messages::MessageStoreError;
 pub use overlay::BindError;
 pub use store::StoreError;
 
@@ -186,6 +189,12 @@ impl NodeBuilder {
         })?;
 
         let id = key.pair().id();
+        let database = data.messages();
+        paths::private_database(&database).map_err(|source| StartError::DataDir {
+            path: shown(&database),
+            source,
+        })?;
+        let messages = messages::Messages::open(&database, id)?;
         let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
         let sockets = endpoint.bound_sockets().into_iter();
         let reaching = dial_targets::DialTargets::new(sockets.chain(tcp.sockets().iter().copied()));
@@ -207,6 +216,7 @@ impl NodeBuilder {
             registry: registry::Registry::new(),
             peers: peers::Peers::new(id),
             hubs,
+            messages,
             programs: LocalPrograms {
                 sessions: Mutex::default(),
                 spin: busy_polling::BusyPolling::new(self.config.limits.spin),
@@ -233,6 +243,9 @@ impl NodeBuilder {
             keep("looking again", &inner, look_again),
             keep("keeping time", &inner, keep_time),
             keep("hubs", &inner, hubs::run),
+            keep("handing over messages", &inner, messages::deliver),
+            keep("sending messages", &inner, messages::exchange),
+            keep("expiring messages", &inner, messages::keep_clean),
             keep("mapping a port", &inner, port_mapping::run),
             {
                 let listener = Arc::new(listener);
@@ -355,6 +368,7 @@ impl Node {
             // Until it has ended it holds the endpoint, and with it the sockets.
             let _ = task.await;
         }
+        self.inner.messages.close().await;
         let _ = std::fs::remove_file(self.inner.setup.data.socket());
         let closed =
             tokio::time::timeout(ENDPOINT_CLOSE_TIMEOUT, self.inner.sockets.endpoint.close());
@@ -372,6 +386,7 @@ pub(crate) struct NodeInner {
     pub(crate) registry: registry::Registry,
     peers: peers::Peers,
     hubs: hubs::Hubs,
+    messages: messages::Messages,
     pub(crate) programs: LocalPrograms,
     lifecycle: NodeLifecycle,
 }
@@ -528,6 +543,9 @@ pub enum StartError {
     /// The database cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The database of durable messages cannot be used.
+    #[error(transparent)]
+    Messages(#[from] MessageStoreError),
     /// A UDP or TCP address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),

@@ -274,6 +274,15 @@ impl Registry {
         group.members().iter().any(|member| takes(member.value()))
     }
 
+    /// A peer that offers an agent and takes calls that name no node.
+    pub(crate) fn peer_with(&self, name: &AgentName) -> Option<NodeId> {
+        let picked = self.pick(name, false, &[]).ok()?;
+        match picked.value() {
+            MemberTarget::Peer { id, .. } => Some(*id),
+            MemberTarget::Handler { .. } | MemberTarget::Attached { .. } => None,
+        }
+    }
+
     /// Whether an agent of this machine goes by that name.
     pub(crate) fn has_local(&self, name: &AgentName) -> bool {
         let group = self.group(name);

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{
-    NodeInner, local, manage, now_unix,
+    NodeInner, local, manage, messages, now_unix,
     registry::{MemberKey, MemberLease, MemberTarget, not_found},
     resolve,
     trust::untrusted,
@@ -146,9 +146,13 @@ async fn carry(
     if traffic {
         node.programs.spin.touch(arrived);
     }
-    let route = match place(node, Some(session), &mut header, origin, deadline) {
-        RouteProgress::Now(route) => route,
-        RouteProgress::Later(route) => route.await,
+    let durable = header.durable.is_durable();
+    let route = match durable {
+        true => keep_message(node, kind, &header, origin),
+        false => match place(node, Some(session), &mut header, origin, deadline) {
+            RouteProgress::Now(route) => route,
+            RouteProgress::Later(route) => route.await,
+        },
     };
     let CallRoute { to, picked } = match route {
         Ok(route) => route,
@@ -165,7 +169,11 @@ async fn carry(
     };
     let code = match to {
         CallDestination::Handler(handler) => {
-            let kind = request_kind(kind);
+            // What says that a message is kept is the answer to a call.
+            let kind = match durable {
+                true => RequestKind::Call,
+                false => request_kind(kind),
+            };
             session::serve(kind, header, caller(origin), send, reader, &handler).await
         }
         CallDestination::Session(onward) => {
@@ -198,6 +206,23 @@ async fn carry(
     if let Some(picked) = picked {
         node.registry.finish(picked, code, ended);
     }
+}
+
+/// A durable message goes to this node itself, which keeps it. What a peer may not call, it may not ask to be kept either.
+fn keep_message(
+    node: &Arc<NodeInner>,
+    kind: FrameKind,
+    header: &CallHeader,
+    origin: CallOrigin,
+) -> Result<CallRoute, Status> {
+    if let CallOrigin::Peer(peer) = origin {
+        let request = RouteRequest::parse(header, origin)?;
+        node.trust.check(peer, &request.address.agent)?;
+    }
+    Ok(CallRoute {
+        to: CallDestination::Handler(messages::acceptor(node, kind, origin)),
+        picked: None,
+    })
 }
 
 /// Finds who takes a call, by `deadline`, and brings up the tunnel to it: the one way of a call of any origin, whether it came
@@ -541,7 +566,7 @@ fn is_for_node(header: &CallHeader) -> bool {
     header.to == admin::AGENT
 }
 
-fn caller(origin: CallOrigin) -> Caller {
+pub(super) fn caller(origin: CallOrigin) -> Caller {
     match origin {
         CallOrigin::Local => Caller::Local,
         CallOrigin::Peer(peer) => Caller::Peer(peer),

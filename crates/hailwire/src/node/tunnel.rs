@@ -291,6 +291,7 @@ pub(super) fn up(node: &Arc<NodeInner>, id: NodeId, session: &Session, dialled: 
     session.send_offers(offers::offers_to(node, id));
     node.peers.note_agents(id, node.registry.offers_of(id));
     node.peers.lists.open(id);
+    node.messages.peer_reachable(id);
     let looked_after = look_after(node.clone(), id, session.clone());
     tokio::spawn(panics::panicked("a tunnel", looked_after));
     if dialled {
@@ -580,6 +581,7 @@ const ANNOUNCE_PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn announce(node: Arc<NodeInner>) {
     loop {
         node.registry.changed().await;
+        node.messages.agents_changed();
         node.hubs.publish();
         let number = offers::next_list(&node);
         // Most peers may call the same.

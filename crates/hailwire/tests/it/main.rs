@@ -33,6 +33,7 @@ mod initial;
 mod kept;
 mod lockout;
 mod memory;
+mod messages;
 mod packet;
 mod panics;
 mod pool;

@@ -1,0 +1,261 @@
+//! Every order of events that a sender's node, a receiver's node, its agent and the network between them can meet, for two messages of
+//! one sender: breadth first through all states, with a few crashes, losses and repetitions to spend.
+//!
+//! What is on disk are the states of [`super`]; what the model adds is what a crash forgets.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::*;
+
+const MESSAGES: usize = 2;
+const POLICY: DeliveryPolicy = DeliveryPolicy {
+    max_attempts: 2,
+    first_pause: Duration::ZERO,
+    longest_pause: Duration::ZERO,
+};
+
+/// What is in flight between the nodes. A network may lose, repeat and reorder all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Packet {
+    Offer(usize),
+    Kept(usize),
+    Receipt(usize, MessageState),
+    Noted(usize),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    /// On the sender's disk.
+    sent: [MessageState; MESSAGES],
+    /// In the sender's memory: a crash makes it suppose the worst.
+    offered: [bool; MESSAGES],
+    /// On the receiver's disk: the state and how many attempts were begun.
+    kept: [Option<(MessageState, u32)>; MESSAGES],
+    /// On the receiver's disk: the sender has noted the receipt.
+    told: [bool; MESSAGES],
+    /// In the agent's hands; both end with the receiver's process.
+    in_hand: Option<usize>,
+    network: Vec<Packet>,
+    /// What the agent has truly done, which nobody reads but the checks.
+    effects: [u32; MESSAGES],
+    begun: Vec<usize>,
+    crashes: u8,
+    faults: u8,
+}
+
+impl World {
+    fn start() -> Self {
+        Self {
+            sent: [MessageState::Stored; MESSAGES],
+            offered: [false; MESSAGES],
+            kept: [None; MESSAGES],
+            told: [false; MESSAGES],
+            in_hand: None,
+            network: Vec::new(),
+            effects: [0; MESSAGES],
+            begun: Vec::new(),
+            crashes: 2,
+            faults: 2,
+        }
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut next = self.clone();
+        change(&mut next);
+        next.network.sort_unstable();
+        next
+    }
+
+    fn put(&mut self, packet: Packet) {
+        // Each kind of packet once is enough: repetitions are faults of the network.
+        if !self.network.contains(&packet) {
+            self.network.push(packet);
+        }
+    }
+
+    /// Everything that may happen next.
+    fn successors(&self) -> Vec<Self> {
+        let mut next = Vec::new();
+        for m in 0..MESSAGES {
+            // The sender offers the earliest message that is not kept yet: a batch goes when the one before it was answered.
+            let first = (0..MESSAGES).find(|m| self.sent[*m] == MessageState::Stored);
+            if first == Some(m) && !self.network.contains(&Packet::Offer(m)) {
+                next.push(self.with(|w| {
+                    w.offered[m] = true;
+                    w.put(Packet::Offer(m));
+                }));
+            }
+            let end = self.kept[m].map(|(state, _)| state);
+            if let Some(end) = end.filter(|end| end.is_final() && !self.told[m]) {
+                next.push(self.with(|w| w.put(Packet::Receipt(m, end))));
+            }
+        }
+        // In order: the first that has no end yet, and only where no other is in hand.
+        let head =
+            (0..MESSAGES).find(|m| self.kept[*m].is_some_and(|(state, _)| !state.is_final()));
+        if let (None, Some(m)) = (self.in_hand, head)
+            && let Some((MessageState::Delivered, attempt)) = self.kept[m]
+        {
+            next.push(self.with(|w| {
+                w.kept[m] = Some((MessageState::Taken, attempt + 1));
+                w.in_hand = Some(m);
+                w.begun.push(m);
+            }));
+        }
+        if let Some(m) = self.in_hand
+            && let Some((_, attempt)) = self.kept[m]
+        {
+            let ends = [
+                (AttemptOutcome::Done { answered: false }, 1),
+                (AttemptOutcome::Refused(Code::Aborted), 0),
+                // The agent dies before it has done anything, or after.
+                (AttemptOutcome::Lost, 0),
+                (AttemptOutcome::Lost, 1),
+            ];
+            for (outcome, effect) in ends {
+                next.push(self.with(|w| {
+                    let state = match after_attempt(&POLICY, attempt, outcome) {
+                        AfterAttempt::Final(end) => end,
+                        AfterAttempt::Again(_) => MessageState::Delivered,
+                    };
+                    w.kept[m] = Some((state, attempt));
+                    w.in_hand = None;
+                    w.effects[m] += effect;
+                }));
+            }
+        }
+        for (at, packet) in self.network.iter().copied().enumerate() {
+            next.push(self.with(|w| {
+                w.network.remove(at);
+                w.receive(packet);
+            }));
+            if self.faults > 0 {
+                next.push(self.with(|w| {
+                    w.faults -= 1;
+                    w.network.remove(at);
+                }));
+                next.push(self.with(|w| {
+                    w.faults -= 1;
+                    w.receive(packet);
+                }));
+            }
+        }
+        if self.crashes > 0 {
+            next.push(self.with(|w| {
+                w.crashes -= 1;
+                w.offered = [true; MESSAGES];
+            }));
+            // The agent may have done what it had in hand, and the node did not hear of it.
+            for effect in 0..=u32::from(self.in_hand.is_some()) {
+                next.push(self.with(|w| {
+                    w.crashes -= 1;
+                    if let Some(m) = w.in_hand.take() {
+                        w.effects[m] += effect;
+                    }
+                    for kept in w.kept.iter_mut().flatten() {
+                        kept.0 = receiver_state_at_start(&POLICY, kept.0, kept.1);
+                    }
+                }));
+            }
+        }
+        next
+    }
+
+    fn receive(&mut self, packet: Packet) {
+        match packet {
+            Packet::Offer(m) => {
+                // A message that is known is kept already, whatever became of it. One whose receipt was noted is known to be over.
+                if self.kept[m].is_none() {
+                    self.kept[m] = Some((MessageState::Delivered, 0));
+                }
+                self.put(Packet::Kept(m));
+            }
+            Packet::Kept(m) => self.learn(m, SenderNews::Kept),
+            Packet::Receipt(m, end) => {
+                self.learn(m, SenderNews::Receipt(end));
+                self.put(Packet::Noted(m));
+            }
+            Packet::Noted(m) => self.told[m] = true,
+        }
+    }
+
+    fn learn(&mut self, m: usize, news: SenderNews) {
+        if let Some(state) = sender_state(self.sent[m], news) {
+            self.sent[m] = state;
+        }
+    }
+
+    fn check(&self) {
+        for m in 0..MESSAGES {
+            let kept = self.kept[m].map(|(state, _)| state);
+            let attempts = self.kept[m].map_or(0, |(_, attempts)| attempts);
+            // What the sender was told is so.
+            match self.sent[m] {
+                MessageState::Stored => {}
+                MessageState::Delivered => assert!(kept.is_some(), "lost: {self:?}"),
+                end => assert_eq!(kept, Some(end), "{self:?}"),
+            }
+            if kept == Some(MessageState::Acknowledged) {
+                assert!(self.effects[m] > 0, "acknowledged by nobody: {self:?}");
+            }
+            if kept == Some(MessageState::Dead) {
+                assert!(attempts == POLICY.max_attempts, "given up early: {self:?}");
+            }
+            assert!(self.effects[m] <= attempts, "{self:?}");
+            assert!(attempts <= POLICY.max_attempts, "{self:?}");
+        }
+        // The second is never begun before the first has an end.
+        if let Some(second) = self.begun.iter().position(|m| *m == 1) {
+            assert!(!self.begun[second..].contains(&0), "out of order: {self:?}");
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        (0..MESSAGES).all(|m| self.sent[m].is_final())
+    }
+}
+
+#[test]
+fn in_every_order_of_events_no_message_is_lost_none_comes_again_after_its_end_and_the_order_is_kept()
+ {
+    let start = World::start();
+    let mut seen: HashSet<World> = HashSet::from([start.clone()]);
+    let mut queue = VecDeque::from([start]);
+    let mut ends: HashSet<[MessageState; MESSAGES]> = HashSet::new();
+    while let Some(world) = queue.pop_front() {
+        world.check();
+        if world.is_over() {
+            ends.insert(world.sent);
+        }
+        let successors = world.successors();
+        for next in &successors {
+            // An end is an end: at the receiver for good, and no agent is handed the message again.
+            for m in 0..MESSAGES {
+                if let Some((end, attempts)) = world.kept[m].filter(|(state, _)| state.is_final()) {
+                    assert_eq!(next.kept[m], Some((end, attempts)), "{world:?}");
+                }
+                if world.sent[m].is_final() {
+                    assert_eq!(next.sent[m], world.sent[m], "{world:?}");
+                }
+            }
+        }
+        // Nothing gets stuck: while a message has no end at its sender, something can happen without a fault or a crash.
+        assert!(
+            world.is_over() || !successors.is_empty(),
+            "stuck: {world:?}"
+        );
+        for next in successors {
+            if seen.insert(next.clone()) {
+                queue.push_back(next);
+            }
+        }
+    }
+    assert!(seen.len() > 50_000, "{} states", seen.len());
+    for end in [
+        MessageState::Acknowledged,
+        MessageState::Dead,
+        MessageState::Unknown,
+    ] {
+        assert!(ends.contains(&[end; MESSAGES]), "{end:?} was never reached");
+    }
+}

@@ -1,0 +1,336 @@
+//! Which of the messages that wait at a node is handed to which agent next.
+//!
+//! Messages of one sender to one agent form a *lane*: they are handed over in the order in which they came, each after the one before it has its end. A
+//! message that may come in any order has a lane of its own. An agent has so many messages in hand at once
+//! ([`AT_ONCE`]); lanes take turns by how long their first message waits. Agents that are not here are handed nothing.
+//!
+//! Messages are numbers; what they say, and their states on disk, is for whoever drives this.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Instant,
+};
+
+use hailwire_wire::{AgentName, NodeId};
+
+/// Messages that one agent has in hand at once.
+pub const AT_ONCE: usize = 64;
+
+/// The number of a message at its receiver's node, in the order in which they came.
+pub type MessageNumber = u64;
+
+/// Whose messages come in order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MessageLane {
+    /// Those of an agent, or of a program without a name, of a node.
+    Sender(NodeId, String),
+    /// This message alone.
+    Alone(MessageNumber),
+}
+
+/// What waits, and what is in hand.
+#[derive(Debug, Default)]
+pub struct InboxSchedule {
+    agents: HashMap<AgentName, AgentInbox>,
+    /// Of each message the agent and the lane.
+    messages: HashMap<MessageNumber, (AgentName, MessageLane)>,
+}
+
+#[derive(Debug, Default)]
+struct AgentInbox {
+    here: bool,
+    in_hand: usize,
+    lanes: HashMap<MessageLane, LaneQueue>,
+    /// Lanes whose first message is not in hand: when it is due, and its number.
+    ready: BTreeSet<(Instant, MessageNumber, MessageLane)>,
+}
+
+#[derive(Debug, Default)]
+struct LaneQueue {
+    waiting: VecDeque<(Instant, MessageNumber)>,
+    /// The first one is in hand.
+    busy: bool,
+}
+
+impl AgentInbox {
+    fn wait(&mut self, lane: &MessageLane) {
+        if let Some(queue) = self.lanes.get(lane)
+            && !queue.busy
+            && let Some((due, number)) = queue.waiting.front()
+        {
+            self.ready.insert((*due, *number, lane.clone()));
+        }
+    }
+
+    fn wait_no_more(&mut self, lane: &MessageLane) {
+        if let Some((due, number)) = self.lanes.get(lane).and_then(|queue| queue.waiting.front()) {
+            self.ready.remove(&(*due, *number, lane.clone()));
+        }
+    }
+
+    /// Marks the first message of a lane as in hand.
+    fn hand_over(&mut self, lane: &MessageLane) {
+        self.wait_no_more(lane);
+        if let Some(queue) = self.lanes.get_mut(lane) {
+            queue.busy = true;
+            self.in_hand += 1;
+        }
+    }
+}
+
+impl InboxSchedule {
+    /// A message is on disk; it is due at once, or at `due`. One that is known already is left as it is.
+    pub fn handle_stored(
+        &mut self,
+        due: Instant,
+        number: MessageNumber,
+        agent: &AgentName,
+        lane: MessageLane,
+    ) {
+        if self.messages.contains_key(&number) {
+            return;
+        }
+        let inbox = self.agents.entry(agent.clone()).or_default();
+        inbox.wait_no_more(&lane);
+        let queue = inbox.lanes.entry(lane.clone()).or_default();
+        queue.waiting.push_back((due, number));
+        inbox.wait(&lane);
+        self.messages.insert(number, (agent.clone(), lane));
+    }
+
+    /// Whether an agent is here now.
+    pub fn handle_agent(&mut self, agent: &AgentName, here: bool) {
+        if here || self.agents.contains_key(agent) {
+            self.agents.entry(agent.clone()).or_default().here = here;
+        }
+    }
+
+    /// The agents for which something waits or is in hand.
+    pub fn agents(&self) -> impl Iterator<Item = &AgentName> {
+        let waiting = self
+            .agents
+            .iter()
+            .filter(|(_, inbox)| !inbox.lanes.is_empty());
+        waiting.map(|(agent, _)| agent)
+    }
+
+    /// The next message to hand to an agent that is here, if one is due; it is in hand from then on, until
+    /// [`InboxSchedule::handle_end`] or [`InboxSchedule::handle_again`].
+    pub fn poll_delivery(&mut self, now: Instant) -> Option<MessageNumber> {
+        let agents = self.agents.values_mut();
+        let free = agents.filter(|inbox| inbox.here && inbox.in_hand < AT_ONCE);
+        let due = free.filter(|inbox| inbox.ready.first().is_some_and(|(due, ..)| *due <= now));
+        let inbox =
+            due.min_by_key(|inbox| inbox.ready.first().map(|(due, number, _)| (*due, *number)))?;
+        let (_, number, lane) = inbox.ready.first()?.clone();
+        inbox.hand_over(&lane);
+        Some(number)
+    }
+
+    /// As [`InboxSchedule::poll_delivery`], for somebody who takes messages of one agent by hand, whether it is here or not.
+    pub fn take(&mut self, now: Instant, agent: &AgentName) -> Option<MessageNumber> {
+        let inbox = self.agents.get_mut(agent)?;
+        if inbox.in_hand >= AT_ONCE {
+            return None;
+        }
+        let (due, number, lane) = inbox.ready.first()?.clone();
+        (due <= now).then(|| {
+            inbox.hand_over(&lane);
+            number
+        })
+    }
+
+    /// A message has its end, in hand or not: it is forgotten, and the next one of its lane may go.
+    pub fn handle_end(&mut self, number: MessageNumber) {
+        let Some((agent, lane)) = self.messages.remove(&number) else {
+            return;
+        };
+        let Some(inbox) = self.agents.get_mut(&agent) else {
+            return;
+        };
+        inbox.wait_no_more(&lane);
+        let Some(queue) = inbox.lanes.get_mut(&lane) else {
+            return;
+        };
+        let first = queue
+            .waiting
+            .front()
+            .is_some_and(|(_, first)| *first == number);
+        if first && std::mem::take(&mut queue.busy) {
+            inbox.in_hand -= 1;
+        }
+        queue.waiting.retain(|(_, other)| *other != number);
+        if queue.waiting.is_empty() {
+            inbox.lanes.remove(&lane);
+            if inbox.lanes.is_empty() && !inbox.here {
+                self.agents.remove(&agent);
+            }
+        } else {
+            inbox.wait(&lane);
+        }
+    }
+
+    /// A message that was in hand, or waits, is due again at `due`, before those that came after it.
+    pub fn handle_again(&mut self, due: Instant, number: MessageNumber) {
+        let Some((agent, lane)) = self.messages.get(&number) else {
+            return;
+        };
+        let Some(inbox) = self.agents.get_mut(agent) else {
+            return;
+        };
+        inbox.wait_no_more(lane);
+        let Some(queue) = inbox.lanes.get_mut(lane) else {
+            return;
+        };
+        if let Some(first) = queue.waiting.front_mut()
+            && first.1 == number
+        {
+            first.0 = due;
+            if std::mem::take(&mut queue.busy) {
+                inbox.in_hand -= 1;
+            }
+        }
+        inbox.wait(lane);
+    }
+
+    /// When [`InboxSchedule::poll_delivery`] has something that it has not now, unless it is told of something new.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let agents = self.agents.values();
+        let free = agents.filter(|inbox| inbox.here && inbox.in_hand < AT_ONCE);
+        free.filter_map(|inbox| inbox.ready.first().map(|(due, ..)| *due))
+            .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, time::Duration};
+
+    use super::*;
+    use crate::testing::{draws, for_each_seed, start};
+
+    fn agent(name: &str) -> AgentName {
+        name.parse().unwrap()
+    }
+
+    fn lane(sender: u8) -> MessageLane {
+        MessageLane::Sender(NodeId::from_bytes([sender; 32]), String::new())
+    }
+
+    #[test]
+    fn one_lane_waits_for_a_message_that_failed_and_others_do_not() {
+        let (now, mut inbox) = (start(), InboxSchedule::default());
+        let a = agent("a");
+        for (number, lane) in [
+            (1, lane(1)),
+            (2, lane(1)),
+            (3, lane(2)),
+            (4, MessageLane::Alone(4)),
+        ] {
+            inbox.handle_stored(now, number, &a, lane);
+        }
+        assert_eq!(inbox.poll_delivery(now), None, "nobody is here");
+        inbox.handle_agent(&a, true);
+        assert_eq!(inbox.poll_delivery(now), Some(1));
+        assert_eq!(inbox.poll_delivery(now), Some(3));
+        assert_eq!(inbox.poll_delivery(now), Some(4));
+        assert_eq!(inbox.poll_delivery(now), None);
+        let later = now + Duration::from_secs(1);
+        inbox.handle_again(later, 1);
+        assert_eq!(inbox.poll_delivery(now), None);
+        assert_eq!(inbox.poll_timeout(), Some(later));
+        assert_eq!(inbox.poll_delivery(later), Some(1));
+        inbox.handle_end(1);
+        assert_eq!(inbox.poll_delivery(later), Some(2));
+    }
+
+    #[test]
+    fn what_is_removed_while_it_waits_frees_its_lane() {
+        let (now, mut inbox) = (start(), InboxSchedule::default());
+        let a = agent("a");
+        for number in 1..=3 {
+            inbox.handle_stored(now, number, &a, lane(1));
+        }
+        inbox.handle_end(2);
+        inbox.handle_end(1);
+        assert_eq!(inbox.take(now, &a), Some(3));
+        assert_eq!(inbox.take(now, &a), None);
+        inbox.handle_end(3);
+        assert_eq!(inbox.agents().count(), 0);
+        assert!(inbox.messages.is_empty() && inbox.agents.is_empty());
+    }
+
+    /// Against what must hold whatever happens: order in a lane, one in hand for each lane, the bound of each agent, nothing forgotten.
+    fn follow(seed: u64) {
+        let mut below = draws(seed, 5);
+        let mut inbox = InboxSchedule::default();
+        let mut now = start();
+        let agents = [agent("a"), agent("b")];
+        let mut next = 0;
+        let mut of: HashMap<u64, (usize, MessageLane)> = HashMap::new();
+        let (mut in_hand, mut waiting) = (HashSet::new(), BTreeSet::new());
+        for _ in 0..300 {
+            match below(6) {
+                0 | 1 => {
+                    next += 1;
+                    let which = below(2) as usize;
+                    let lane = match below(3) {
+                        0 => MessageLane::Alone(next),
+                        sender => lane(sender as u8),
+                    };
+                    of.insert(next, (which, lane.clone()));
+                    waiting.insert(next);
+                    inbox.handle_stored(now, next, &agents[which], lane);
+                }
+                2 => inbox.handle_agent(&agents[below(2) as usize], below(3) > 0),
+                3 => {
+                    while let Some(number) = inbox.poll_delivery(now) {
+                        assert!(waiting.remove(&number), "twice in hand");
+                        let earlier = waiting.iter().chain(&in_hand);
+                        let before =
+                            earlier.filter(|other| **other < number && of[other] == of[&number]);
+                        assert_eq!(before.count(), 0, "out of order");
+                        in_hand.insert(number);
+                        let same = in_hand.iter().filter(|other| of[other].0 == of[&number].0);
+                        assert!(same.count() <= AT_ONCE);
+                    }
+                }
+                4 => {
+                    if let Some(number) = in_hand.iter().copied().next() {
+                        in_hand.remove(&number);
+                        match below(2) {
+                            0 => inbox.handle_end(number),
+                            _ => {
+                                inbox.handle_again(
+                                    now + Duration::from_secs(u64::from(below(3))),
+                                    number,
+                                );
+                                waiting.insert(number);
+                            }
+                        }
+                    }
+                }
+                _ => now += Duration::from_millis(u64::from(below(1500))),
+            }
+        }
+        // Everything comes to its end once the agents are here.
+        for agent in &agents {
+            inbox.handle_agent(agent, true);
+        }
+        now += Duration::from_secs(10);
+        for number in in_hand.drain() {
+            inbox.handle_end(number);
+        }
+        while let Some(number) = inbox.poll_delivery(now) {
+            assert!(waiting.remove(&number));
+            inbox.handle_end(number);
+        }
+        assert!(waiting.is_empty() && inbox.messages.is_empty());
+    }
+
+    #[test]
+    fn messages_of_a_lane_come_in_order_and_none_is_forgotten_whatever_happens() {
+        for_each_seed(&[], 10_000, follow);
+    }
+}

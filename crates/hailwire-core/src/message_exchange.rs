@@ -1,0 +1,197 @@
+//! When a node asks a peer to take messages and receipts.
+//!
+//! One batch is under way to a peer at a time, and the next goes when it was answered, so that what is sent in order arrives in order. A peer
+//! that cannot be reached is tried again after pauses that double up to [`LONGEST_PAUSE`], and at once when a tunnel to it is up: whoever
+//! wakes up gets its messages then, and who sleeps costs an attempt every few minutes.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use hailwire_wire::NodeId;
+
+/// After the first failure.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest pause between two attempts to reach a peer for which something waits.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Batches under way at once, to different peers.
+pub const AT_ONCE: usize = 64;
+
+/// The peers for which something waits.
+#[derive(Debug, Default)]
+pub struct MessageExchange {
+    peers: HashMap<NodeId, PeerExchange>,
+    under_way: usize,
+}
+
+#[derive(Debug)]
+struct PeerExchange {
+    /// `None` while a batch is under way.
+    due: Option<Instant>,
+    /// More came while a batch was under way.
+    more: bool,
+    failures: u32,
+}
+
+impl MessageExchange {
+    /// Something waits for a peer.
+    pub fn handle_waiting(&mut self, now: Instant, peer: NodeId) {
+        let known = self.peers.entry(peer).or_insert(PeerExchange {
+            due: Some(now),
+            more: false,
+            failures: 0,
+        });
+        known.more = true;
+    }
+
+    /// There is a tunnel to a peer, which may have been away.
+    pub fn handle_reachable(&mut self, now: Instant, peer: NodeId) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.failures = 0;
+            if let Some(due) = &mut known.due {
+                *due = now.min(*due);
+            }
+        }
+    }
+
+    /// The next peer to be sent a batch.
+    pub fn poll_batch(&mut self, now: Instant) -> Option<NodeId> {
+        if self.under_way >= AT_ONCE {
+            return None;
+        }
+        let due = self
+            .peers
+            .iter_mut()
+            .filter(|(_, known)| known.due.is_some_and(|due| due <= now));
+        let (id, known) = due.min_by_key(|(id, known)| (known.due, **id))?;
+        known.due = None;
+        known.more = false;
+        self.under_way += 1;
+        Some(*id)
+    }
+
+    /// The batch to a peer was answered. `more` is to be sent, or may have come meanwhile.
+    pub fn handle_answered(&mut self, now: Instant, peer: NodeId, more: bool) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.failures = 0;
+            known.due = Some(now);
+            if !more && !known.more {
+                self.peers.remove(&peer);
+            }
+        }
+    }
+
+    /// The batch to a peer was not answered, or not taken whole.
+    pub fn handle_failed(&mut self, now: Instant, peer: NodeId) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if let Some(known) = self.peers.get_mut(&peer) {
+            let pause = FIRST_PAUSE.saturating_mul(1 << known.failures.min(20));
+            known.failures = known.failures.saturating_add(1);
+            known.due = Some(now + pause.min(LONGEST_PAUSE));
+        }
+    }
+
+    /// When [`MessageExchange::poll_batch`] has something that it has not now.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.under_way >= AT_ONCE {
+            return None;
+        }
+        self.peers.values().filter_map(|known| known.due).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{draws, for_each_seed, start};
+
+    fn peer(number: u8) -> NodeId {
+        NodeId::from_bytes([number; 32])
+    }
+
+    #[test]
+    fn a_peer_that_is_away_is_tried_ever_more_seldom_and_at_once_when_it_is_back() {
+        let (mut now, mut exchange) = (start(), MessageExchange::default());
+        exchange.handle_waiting(now, peer(1));
+        let mut tries = 0;
+        let end = now + Duration::from_secs(3600);
+        while now < end {
+            assert_eq!(exchange.poll_batch(now), Some(peer(1)));
+            assert_eq!(exchange.poll_batch(now), None, "one at a time");
+            exchange.handle_failed(now, peer(1));
+            tries += 1;
+            now = exchange.poll_timeout().unwrap();
+        }
+        assert!((15..=25).contains(&tries), "{tries} in an hour");
+        exchange.handle_reachable(now - Duration::from_secs(100), peer(1));
+        assert_eq!(
+            exchange.poll_batch(now - Duration::from_secs(100)),
+            Some(peer(1))
+        );
+        exchange.handle_answered(now, peer(1), false);
+        assert_eq!(exchange.poll_timeout(), None);
+    }
+
+    #[test]
+    fn what_comes_while_a_batch_is_under_way_goes_with_the_next() {
+        let (now, mut exchange) = (start(), MessageExchange::default());
+        exchange.handle_waiting(now, peer(1));
+        exchange.poll_batch(now).unwrap();
+        exchange.handle_waiting(now, peer(1));
+        assert_eq!(exchange.poll_batch(now), None);
+        exchange.handle_answered(now, peer(1), false);
+        assert_eq!(exchange.poll_batch(now), Some(peer(1)));
+    }
+
+    #[test]
+    fn whatever_happens_there_are_no_two_batches_to_one_peer_and_nothing_waits_for_ever() {
+        for_each_seed(&[], 5_000, |seed| {
+            let mut below = draws(seed, 3);
+            let (mut now, mut exchange) = (start(), MessageExchange::default());
+            let mut under_way: Vec<NodeId> = Vec::new();
+            let mut waiting = std::collections::HashSet::new();
+            for _ in 0..200 {
+                match below(4) {
+                    0 => {
+                        let id = peer(below(4) as u8);
+                        waiting.insert(id);
+                        exchange.handle_waiting(now, id);
+                    }
+                    1 => {
+                        while let Some(id) = exchange.poll_batch(now) {
+                            assert!(!under_way.contains(&id));
+                            waiting.remove(&id);
+                            under_way.push(id);
+                        }
+                    }
+                    2 => {
+                        if let Some(id) = under_way.pop() {
+                            match below(2) {
+                                0 => exchange.handle_answered(now, id, false),
+                                _ => {
+                                    waiting.insert(id);
+                                    exchange.handle_failed(now, id);
+                                }
+                            }
+                        }
+                    }
+                    _ => now += Duration::from_secs(u64::from(below(30))),
+                }
+            }
+            now += LONGEST_PAUSE;
+            for id in under_way.drain(..) {
+                exchange.handle_answered(now, id, false);
+            }
+            while let Some(id) = exchange.poll_batch(now) {
+                waiting.remove(&id);
+                exchange.handle_answered(now, id, false);
+            }
+            assert!(waiting.is_empty());
+        });
+    }
+}

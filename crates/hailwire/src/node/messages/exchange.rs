@@ -1,0 +1,327 @@
+//! Sends peers what waits for them, and takes what they send: batches of messages and receipts (`spec/messages.md`).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hailwire_core::delivery::SenderNews;
+use hailwire_wire::{
+    CallHeader, Code, NodeId, Status,
+    frame::FrameKind,
+    header,
+    limits::{self, MAX_BATCH, MAX_BATCH_BYTES},
+    messages::{
+        BatchAnswer, MessageBatch, MessageId, OfferedMessage, decode_batch, is_offered_again,
+    },
+};
+use tokio::time::timeout;
+
+use super::{
+    as_ms, lane, locked, now_ms,
+    rows::{self, MessageEnd, NewMessage, OpenEntry},
+};
+use crate::{
+    admin::{self, method},
+    agent::{Request, Response},
+    clock,
+    node::{NodeInner, tunnel},
+};
+
+/// How long a peer may take to write a batch down.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Most bytes of a batch, unless one message alone has more.
+const BATCH_BYTES: usize = 1024 * 1024;
+
+/// Largest answer to a batch: a status for each message.
+const MAX_ANSWER: usize = MAX_BATCH * 1024;
+
+/// Sends what waits, until the node ends.
+pub(crate) async fn run(node: Arc<NodeInner>) {
+    loop {
+        let due = {
+            let mut exchange = locked(&node.messages.exchange);
+            while let Some(peer) = exchange.poll_batch(clock::now()) {
+                tokio::spawn(send_batch(node.clone(), peer));
+            }
+            exchange.poll_timeout()
+        };
+        tokio::select! {
+            () = node.messages.exchange_changed.notified() => {}
+            () = clock::reached(due) => {}
+        }
+    }
+}
+
+async fn send_batch(node: Arc<NodeInner>, peer: NodeId) {
+    let outcome = exchange_batch(&node, peer).await;
+    let now = clock::now();
+    let mut exchange = locked(&node.messages.exchange);
+    match outcome {
+        Ok(BatchOutcome::Nothing) => exchange.handle_answered(now, peer, false),
+        Ok(BatchOutcome::Taken) => exchange.handle_answered(now, peer, true),
+        Ok(BatchOutcome::Full) => exchange.handle_failed(now, peer),
+        Err(status) => {
+            tracing::debug!(%peer, %status, "messages wait");
+            exchange.handle_failed(now, peer);
+        }
+    }
+    drop(exchange);
+    node.messages.exchange_changed.notify_one();
+}
+
+enum BatchOutcome {
+    /// There was nothing to send.
+    Nothing,
+    /// There may be more.
+    Taken,
+    /// The peer takes no more for now.
+    Full,
+}
+
+async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutcome, Status> {
+    let store = &node.messages.store;
+    // A message is read once there is a way for it.
+    let session = tunnel::tunnel_to(node, peer).await?;
+    let (messages, receipts) = store
+        .run(move |db| rows::next_batch(db, peer, MAX_BATCH, BATCH_BYTES))
+        .await
+        .map_err(|error| super::not_stored(&error))?;
+    if messages.is_empty() && receipts.is_empty() {
+        return Ok(BatchOutcome::Nothing);
+    }
+    let now = now_ms();
+    let messages: Vec<OfferedMessage> = messages.into_iter().map(|m| for_the_way(m, now)).collect();
+    let ids: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
+    let told: Vec<MessageId> = receipts.iter().map(|receipt| receipt.id).collect();
+    let batch = MessageBatch { messages, receipts };
+    let header = CallHeader {
+        to: admin::AGENT.to_owned(),
+        method: method::MESSAGES.to_owned(),
+        ..CallHeader::default()
+    };
+    let _asking = session.count();
+    let body = Bytes::from(header::encode(&batch));
+    let asked = async {
+        let answer = session.open(FrameKind::CALL, &header, body.into()).await?;
+        answer.begin(None).await?.bytes(MAX_ANSWER).await
+    };
+    let bytes = timeout(PATIENCE, asked)
+        .await
+        .map_err(|_| crate::session::deadline_exceeded())??;
+    let answer: BatchAnswer = header::decode(&bytes).map_err(|error| {
+        Status::new(
+            Code::Internal,
+            format!("the answer to messages cannot be read: {error}"),
+        )
+    })?;
+    let full = answer
+        .messages
+        .iter()
+        .any(|status| is_offered_again(status.code));
+    store
+        .run(move |db| {
+            rows::note_told(db, peer, &told)?;
+            for (id, status) in ids.into_iter().zip(answer.messages) {
+                let news = match status.code {
+                    Code::Ok => SenderNews::Kept,
+                    code if is_offered_again(code) => continue,
+                    _ => SenderNews::Refused,
+                };
+                let end = MessageEnd {
+                    status: Some(status),
+                    ..MessageEnd::default()
+                };
+                rows::learn(db, peer, id, news, &end, 0, now_ms())?;
+            }
+            Ok(())
+        })
+        .await
+        .map_err(|error| super::not_stored(&error))?;
+    node.messages.note_change();
+    Ok(match full {
+        true => BatchOutcome::Full,
+        false => BatchOutcome::Taken,
+    })
+}
+
+/// The time that is left, so that clocks need not agree.
+fn for_the_way(mut message: OfferedMessage, now: u64) -> OfferedMessage {
+    if let Ok(mut header) = header::decode_call(&Bytes::from(message.header.clone()))
+        && header.deadline_ms.is_some()
+    {
+        // The time of its storing is in its id.
+        let mut stored = [0; 8];
+        stored[2..].copy_from_slice(&message.id.as_bytes()[..6]);
+        let spent = now.saturating_sub(u64::from_be_bytes(stored));
+        header.deadline_ms = header.deadline_ms.map(|left| left.saturating_sub(spent));
+        message.header = header::encode_call(&header);
+    }
+    message
+}
+
+/// Takes a batch of a trusted peer. What is answered `ok` is on disk.
+pub(crate) async fn received(
+    node: &Arc<NodeInner>,
+    peer: NodeId,
+    mut request: Request,
+) -> Result<Response, Status> {
+    let Some(_turn) = Turn::take(node, peer) else {
+        return Err(Status::new(
+            Code::ResourceExhausted,
+            "another batch of this peer is being written down",
+        ));
+    };
+    let body = request.body.bytes(MAX_BATCH_BYTES).await?;
+    let batch = decode_batch(&body)
+        .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+    drop(body);
+    let now = now_ms();
+    let receipts = batch.receipts;
+    let checked: Vec<Result<NewMessage, Status>> = batch
+        .messages
+        .into_iter()
+        .map(|message| check(node, peer, message, now))
+        .collect();
+    let mut statuses = Vec::with_capacity(checked.len());
+    let mut kept: Vec<NewMessage> = Vec::with_capacity(checked.len());
+    let mut closed: Option<Status> = None;
+    for message in checked {
+        // After one that is to come again nothing else is taken, so that the order stays.
+        let outcome = match (&closed, message) {
+            (Some(status), _) => Err(status.clone()),
+            (None, Err(status)) => Err(status),
+            (None, Ok(message)) => {
+                let room = node.messages.reserve(peer, message.body.len() as u64);
+                room.map(|()| kept.push(message))
+            }
+        };
+        if let Err(status) = &outcome
+            && is_offered_again(status.code)
+        {
+            closed = Some(status.clone());
+        }
+        statuses.push(outcome.err().unwrap_or_else(Status::ok));
+    }
+    let sizes: Vec<u64> = kept
+        .iter()
+        .map(|message| message.body.len() as u64)
+        .collect();
+    let written = node
+        .messages
+        .store
+        .run(move |db| {
+            for receipt in &receipts {
+                let news = SenderNews::Receipt(receipt.state);
+                let end = MessageEnd {
+                    status: receipt.status.clone(),
+                    head: receipt.head.clone(),
+                    answer: receipt.answer.clone(),
+                };
+                rows::learn(db, peer, receipt.id, news, &end, receipt.attempts, now)?;
+            }
+            let numbers = kept
+                .iter()
+                .map(|message| rows::insert_inbox(db, peer, message));
+            let numbers: Vec<_> = numbers.collect::<rusqlite::Result<_>>()?;
+            Ok(kept.into_iter().zip(numbers).collect::<Vec<_>>())
+        })
+        .await;
+    let written = written.map_err(|error| {
+        for size in &sizes {
+            node.messages.release(peer, *size);
+        }
+        super::not_stored(&error)
+    })?;
+    for (message, number) in written {
+        let size = message.body.len() as u64;
+        let Some(number) = number else {
+            node.messages.release(peer, size);
+            continue;
+        };
+        node.messages.look_by(message.expires_at);
+        node.messages.wait_in_inbox(OpenEntry {
+            number,
+            agent: message.agent,
+            lane: lane(peer, message.sender, message.durable, number),
+            size,
+            origin: peer,
+        });
+    }
+    node.messages.inbox_changed.notify_one();
+    node.messages.note_change();
+    let answer = BatchAnswer { messages: statuses };
+    Ok(Response::new(Bytes::from(header::encode(&answer))))
+}
+
+/// Whether a peer's message may be kept: it could be called now.
+fn check(
+    node: &NodeInner,
+    peer: NodeId,
+    message: OfferedMessage,
+    now: u64,
+) -> Result<NewMessage, Status> {
+    let bad = |what: String| Status::new(Code::InvalidArgument, what);
+    if message.header.len() > limits::MAX_HEADER {
+        return Err(bad("the header of a message is too long".to_owned()));
+    }
+    if message.body.len() > limits::MAX_SEND_BODY {
+        return Err(bad("the message is larger than a send may be".to_owned()));
+    }
+    let mut header = header::decode_call(&Bytes::from(message.header))
+        .map_err(|error| bad(error.to_string()))?;
+    if header.from.node.is_some() {
+        return Err(bad("`from` states a node's key".to_owned()));
+    }
+    let agent = super::agent_named(&header.to)?;
+    if agent.as_str() == admin::AGENT || crate::agent::is_private(&agent) {
+        return Err(Status::new(
+            Code::NotFound,
+            format!("no agent `{agent}` takes messages here"),
+        ));
+    }
+    node.trust.check(peer, &agent)?;
+    let expiry = header
+        .deadline()
+        .unwrap_or(super::DEFAULT_EXPIRY)
+        .min(super::DEFAULT_EXPIRY);
+    header.deadline_ms = None;
+    let sender = header
+        .from
+        .agent
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    Ok(NewMessage {
+        id: message.id,
+        node: node.id(),
+        target: header.to.clone(),
+        sender,
+        call: message.call,
+        durable: header.durable,
+        header: super::stored_header(header, &agent),
+        agent,
+        body: message.body,
+        key: None,
+        stored_at: now,
+        expires_at: now.saturating_add(as_ms(expiry)),
+    })
+}
+
+/// One batch of a peer at a time.
+struct Turn<'a> {
+    node: &'a NodeInner,
+    peer: NodeId,
+}
+
+impl<'a> Turn<'a> {
+    fn take(node: &'a NodeInner, peer: NodeId) -> Option<Self> {
+        let taken = locked(&node.messages.receiving).insert(peer);
+        taken.then_some(Self { node, peer })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        locked(&self.node.messages.receiving).remove(&self.peer);
+    }
+}

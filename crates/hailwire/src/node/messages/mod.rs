@@ -1,0 +1,516 @@
+//! Messages that hold: kept on disk by the sender's node until the receiver's has them, and by that one until their agent has done
+//! them. What becomes of each is decided in [`hailwire_core::delivery`], which is next in [`hailwire_core::inbox_schedule`] and
+//! [`hailwire_core::message_exchange`]; here it is written down, sent and handed over.
+
+mod deliver;
+mod exchange;
+pub(super) mod manage;
+mod rows;
+mod store;
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use hailwire_core::{
+    delivery::DeliveryPolicy,
+    inbox_schedule::{InboxSchedule, MessageNumber},
+    message_exchange::MessageExchange,
+    routing::CallOrigin,
+};
+use hailwire_wire::{
+    AgentName, CallHeader, Code, NodeId, Status,
+    address::{self, NodeRef},
+    frame::FrameKind,
+    header, limits,
+    messages::{MessageId, MessageState},
+};
+use tokio::{sync::Notify, time::Instant};
+
+use self::{
+    rows::{MessageEnd, NewMessage, OpenEntry},
+    store::MessageStore,
+};
+use super::{NodeInner, hubs, resolve};
+use crate::{
+    admin::SendReceipt,
+    agent::{Request, Response, SharedHandler},
+    key::random,
+};
+
+pub use store::MessageStoreError;
+
+/// For how long a message is worth anything where its sender does not say: seven days.
+const DEFAULT_EXPIRY: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// For how long the rows of what has its end are kept.
+const KEPT_AFTER_END: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Between two looks for what is too old, where something may be: the system's clock may be set meanwhile.
+const LONGEST_LOOK: Duration = Duration::from_secs(3600);
+
+/// What waits in the inbox of a node, of one sender's node and of all.
+const MAX_OF_ORIGIN: InboxUse = InboxUse {
+    messages: 100_000,
+    bytes: 1 << 30,
+};
+const MAX_OF_ALL: InboxUse = InboxUse {
+    messages: 400_000,
+    bytes: 4 << 30,
+};
+
+/// When a sender whose messages find no room may come back.
+const COME_BACK: Duration = Duration::from_secs(30);
+
+/// Durable messages of one node.
+#[derive(Debug)]
+pub(super) struct Messages {
+    store: MessageStore,
+    policy: DeliveryPolicy,
+    inbox: Mutex<InboxSchedule>,
+    exchange: Mutex<MessageExchange>,
+    usage: Mutex<HashMap<NodeId, InboxUse>>,
+    /// Messages that somebody took by hand, and until when.
+    leases: Mutex<HashMap<MessageNumber, Instant>>,
+    /// Peers that send a batch at the moment.
+    receiving: Mutex<std::collections::HashSet<NodeId>>,
+    inbox_changed: Notify,
+    exchange_changed: Notify,
+    /// When something expires, or a lease ends, or old rows are removed.
+    look_at: Mutex<Option<Instant>>,
+    look_changed: Notify,
+    /// Told when any message has another state.
+    state_changed: tokio::sync::watch::Sender<u64>,
+}
+
+/// What waits in an inbox.
+#[derive(Clone, Copy, Debug, Default)]
+struct InboxUse {
+    messages: u64,
+    bytes: u64,
+}
+
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Messages {
+    /// Opens the database of messages of node `own`.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageStoreError`].
+    pub(super) fn open(path: &Path, own: NodeId) -> Result<Self, MessageStoreError> {
+        let policy = DeliveryPolicy::default();
+        let begin = |db: &rusqlite::Connection| {
+            let (open, peers) = rows::begin(db, own, &policy, now_ms())?;
+            Ok((open, peers, rows::next_expiry(db)?))
+        };
+        let (store, (open, peers, expiry)) = MessageStore::open(path, begin)?;
+        let messages = Self {
+            store,
+            policy,
+            inbox: Mutex::default(),
+            exchange: Mutex::default(),
+            usage: Mutex::default(),
+            leases: Mutex::default(),
+            receiving: Mutex::default(),
+            inbox_changed: Notify::new(),
+            exchange_changed: Notify::new(),
+            look_at: Mutex::default(),
+            look_changed: Notify::new(),
+            state_changed: tokio::sync::watch::Sender::new(0),
+        };
+        for entry in open {
+            // What is there already is over no quota.
+            let used = InboxUse::of(entry.size);
+            locked(&messages.usage)
+                .entry(entry.origin)
+                .or_default()
+                .add(used);
+            messages.wait_in_inbox(entry);
+        }
+        if let Some(expiry) = expiry {
+            messages.look_by(expiry);
+        }
+        let now = crate::clock::now();
+        for peer in peers {
+            locked(&messages.exchange).handle_waiting(now, peer);
+        }
+        Ok(messages)
+    }
+
+    fn wait_in_inbox(&self, entry: OpenEntry) {
+        let now = crate::clock::now();
+        locked(&self.inbox).handle_stored(now, entry.number, &entry.agent, entry.lane);
+    }
+
+    /// Takes room in the inbox for a message of a sender's node.
+    fn reserve(&self, origin: NodeId, size: u64) -> Result<(), Status> {
+        let mut usage = locked(&self.usage);
+        let all = usage.values().fold(InboxUse::default(), |mut all, of| {
+            all.add(*of);
+            all
+        });
+        let new = InboxUse::of(size);
+        let of_origin = usage.entry(origin).or_default();
+        if of_origin.exceeds(MAX_OF_ORIGIN, new) || all.exceeds(MAX_OF_ALL, new) {
+            let whose = match of_origin.exceeds(MAX_OF_ORIGIN, new) {
+                true => "of this sender's node",
+                false => "of all senders",
+            };
+            let what = format!(
+                "{} messages with {} bytes {whose} wait in the inbox, and it takes no more",
+                of_origin.messages, of_origin.bytes
+            );
+            return Err(
+                Status::new(Code::ResourceExhausted, what).with_hint(format!(
+                    "come back in {} s; `hail inbox ls` at the receiver shows what waits",
+                    COME_BACK.as_secs()
+                )),
+            );
+        }
+        of_origin.add(new);
+        Ok(())
+    }
+
+    fn release(&self, origin: NodeId, size: u64) {
+        let mut usage = locked(&self.usage);
+        if let Some(of_origin) = usage.get_mut(&origin) {
+            of_origin.messages = of_origin.messages.saturating_sub(1);
+            of_origin.bytes = of_origin.bytes.saturating_sub(size);
+            if of_origin.messages == 0 {
+                usage.remove(&origin);
+            }
+        }
+    }
+
+    /// Writes what was begun, and nothing after that.
+    pub(super) async fn close(&self) {
+        self.store.close().await;
+    }
+
+    /// Local agents have come or gone.
+    pub(super) fn agents_changed(&self) {
+        self.inbox_changed.notify_one();
+    }
+
+    /// There is a tunnel to a peer.
+    pub(super) fn peer_reachable(&self, peer: NodeId) {
+        locked(&self.exchange).handle_reachable(crate::clock::now(), peer);
+        self.exchange_changed.notify_one();
+    }
+
+    fn wait_for_peer(&self, peer: NodeId) {
+        locked(&self.exchange).handle_waiting(crate::clock::now(), peer);
+        self.exchange_changed.notify_one();
+    }
+
+    /// Looks for what has expired at this time of the system's clock, unless it does so before.
+    fn look_by(&self, unix_ms: u64) {
+        let left = Duration::from_millis(unix_ms.saturating_sub(now_ms()));
+        self.look_after(left.min(LONGEST_LOOK));
+    }
+
+    fn look_after(&self, left: Duration) {
+        let at = Instant::now() + left;
+        let mut look_at = locked(&self.look_at);
+        if look_at.is_none_or(|before| at < before) {
+            *look_at = Some(at);
+            self.look_changed.notify_one();
+        }
+    }
+
+    fn note_change(&self) {
+        self.state_changed.send_modify(|changes| *changes += 1);
+    }
+
+    /// A message of the inbox has its end.
+    async fn end(
+        &self,
+        own: NodeId,
+        number: MessageNumber,
+        state: MessageState,
+        end: MessageEnd,
+    ) -> Result<(), MessageStoreError> {
+        let ended = self
+            .store
+            .run(move |db| rows::end_message(db, own, number, state, &end, now_ms()))
+            .await?;
+        if let Some((origin, size)) = ended {
+            self.ended(own, number, origin, size);
+        }
+        Ok(())
+    }
+
+    fn ended(&self, own: NodeId, number: MessageNumber, origin: NodeId, size: u64) {
+        locked(&self.inbox).handle_end(number);
+        self.release(origin, size);
+        if origin != own {
+            self.wait_for_peer(origin);
+        }
+        self.inbox_changed.notify_one();
+        self.note_change();
+    }
+}
+
+impl InboxUse {
+    const fn of(size: u64) -> Self {
+        Self {
+            messages: 1,
+            bytes: size,
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+    }
+
+    const fn exceeds(self, bound: Self, with: Self) -> bool {
+        self.messages + with.messages > bound.messages || self.bytes + with.bytes > bound.bytes
+    }
+}
+
+/// What a program of this machine is told that sends a durable message or call, or what a peer is told that tries.
+pub(super) fn acceptor(
+    node: &Arc<NodeInner>,
+    kind: FrameKind,
+    origin: CallOrigin,
+) -> SharedHandler {
+    let node = node.clone();
+    Arc::new(move |request: Request| {
+        let node = node.clone();
+        async move { accept(&node, kind, origin, request).await }
+    })
+}
+
+async fn accept(
+    node: &Arc<NodeInner>,
+    kind: FrameKind,
+    origin: CallOrigin,
+    mut request: Request,
+) -> Result<Response, Status> {
+    let refuse = |what: &str, hint: &str| {
+        Err(Status::new(Code::InvalidArgument, what).with_hint(hint.to_owned()))
+    };
+    if origin != CallOrigin::Local {
+        return refuse(
+            "a durable message comes from its sender's own node, in a batch",
+            "let the program send it to its own node",
+        );
+    }
+    if kind == FrameKind::STREAM {
+        return refuse("a raw stream cannot be durable", "make a call or a send");
+    }
+    let header = std::mem::take(&mut *request.header);
+    let (receiver, agent) = receiver(node, &header).await?;
+    let body = request.body.bytes(limits::MAX_SEND_BODY).await?;
+    let now = now_ms();
+    let expiry = header.deadline().unwrap_or(DEFAULT_EXPIRY);
+    let sender = header
+        .from
+        .agent
+        .as_ref()
+        .map(AgentName::to_string)
+        .unwrap_or_default();
+    let key = (!header.idempotency_key.is_empty()).then(|| {
+        [&sender, &header.to, &header.idempotency_key]
+            .map(String::as_str)
+            .join("\n")
+    });
+    let own = node.id();
+    let size = body.len() as u64;
+    if receiver == own {
+        node.messages.reserve(own, size)?;
+    }
+    let message = NewMessage {
+        id: new_id(now),
+        node: receiver,
+        target: header.to.clone(),
+        agent: agent.clone(),
+        sender,
+        call: kind == FrameKind::CALL,
+        durable: header.durable,
+        header: stored_header(header, &agent),
+        body: body.to_vec(),
+        key,
+        stored_at: now,
+        expires_at: now.saturating_add(as_ms(expiry)),
+    };
+    let (sender, durable) = (message.sender.clone(), message.durable);
+    let expires_at = message.expires_at;
+    let stored = node
+        .messages
+        .store
+        .run(move |db| rows::send(db, own, &message))
+        .await;
+    let stored = match stored {
+        Ok(stored) => stored,
+        Err(error) => {
+            if receiver == own {
+                node.messages.release(own, size);
+            }
+            return Err(not_stored(&error));
+        }
+    };
+    node.messages.look_by(expires_at);
+    match stored.number {
+        Some(number) => {
+            let lane = lane(own, sender, durable, number);
+            node.messages.wait_in_inbox(OpenEntry {
+                number,
+                agent,
+                lane,
+                size,
+                origin: own,
+            });
+            node.messages.inbox_changed.notify_one();
+        }
+        None if receiver == own => node.messages.release(own, size),
+        None if !stored.known => node.messages.wait_for_peer(receiver),
+        None => {}
+    }
+    let receipt = SendReceipt {
+        id: stored.id.to_string(),
+        state: stored.state.name().to_owned(),
+        known: stored.known,
+    };
+    super::manage::json(&receipt)
+}
+
+fn lane(
+    origin: NodeId,
+    sender: String,
+    durable: header::Durability,
+    number: MessageNumber,
+) -> hailwire_core::inbox_schedule::MessageLane {
+    use hailwire_core::inbox_schedule::MessageLane;
+    match durable {
+        header::Durability::AnyOrder => MessageLane::Alone(number),
+        _ => MessageLane::Sender(origin, sender),
+    }
+}
+
+/// The node that is to have a message, and the agent there.
+async fn receiver(
+    node: &Arc<NodeInner>,
+    header: &CallHeader,
+) -> Result<(NodeId, AgentName), Status> {
+    let bad = |error: &dyn std::fmt::Display| Status::new(Code::InvalidArgument, error.to_string());
+    let parsed: hailwire_wire::Address = header.to.parse().map_err(|error| bad(&error))?;
+    if parsed.agent.as_str() == crate::admin::AGENT {
+        return Err(bad(&"the node itself takes no durable messages"));
+    }
+    let receiver = match &parsed.node {
+        Some(who) => resolve::resolve(node, who).await?,
+        None if node.registry.has_local(&parsed.agent) => node.id(),
+        None => node.registry.peer_with(&parsed.agent).ok_or_else(|| {
+            let what = format!("no agent `{}` is here now", parsed.agent);
+            Status::new(Code::NotFound, what)
+                .with_hint("name its node (`agent@node`), and it may be away or not started yet")
+        })?,
+    };
+    let trusted = receiver == node.id()
+        || node.trust.is_trusted(receiver)
+        || hubs::vouched_for(node, receiver).await;
+    if !trusted {
+        let who = NodeRef::Id(receiver);
+        return Err(Status::new(
+            Code::PermissionDenied,
+            format!("{who} is not a trusted peer"),
+        )
+        .with_hint("`hail join TICKET` makes two nodes trust each other"));
+    }
+    Ok((receiver, parsed.agent))
+}
+
+/// What of a header is kept with a message: not where it goes, which its row says.
+fn stored_header(mut header: CallHeader, agent: &AgentName) -> Vec<u8> {
+    header.to = agent.to_string();
+    header.carrier.clear();
+    header.from.node = None;
+    header::encode_call(&header)
+}
+
+fn new_id(now: u64) -> MessageId {
+    let mut drawn = [0; 10];
+    random(&mut drawn);
+    MessageId::new(now, drawn)
+}
+
+fn not_stored(error: &MessageStoreError) -> Status {
+    let code = match error.full {
+        true => Code::ResourceExhausted,
+        false => Code::Internal,
+    };
+    let hint = match error.full {
+        true => "make room on the disk of the node's data folder; nothing was accepted",
+        false => "nothing was accepted; the node's log says more",
+    };
+    Status::new(code, error.to_string()).with_hint(hint)
+}
+
+/// What is said of a message whose last attempt nobody heard the end of.
+pub(super) fn gone_status(attempts: u32) -> Status {
+    let what = format!(
+        "it may have happened: whoever had it was gone before it said so, {attempts} times"
+    );
+    Status::new(Code::Unknown, what)
+}
+
+/// Looks for what is too old, and forgets what ended long ago. Does nothing while there is nothing.
+pub(super) async fn keep_clean(node: Arc<NodeInner>) {
+    let (messages, own) = (&node.messages, node.id());
+    loop {
+        let due = *locked(&messages.look_at);
+        tokio::select! {
+            () = messages.look_changed.notified() => continue,
+            () = crate::clock::reached(due.map(Instant::into_std)) => {}
+        }
+        *locked(&messages.look_at) = None;
+        messages.end_leases(own).await;
+        let cleaned = messages.store.run(move |db| {
+            let now = now_ms();
+            let expired = rows::expire(db, own, now)?;
+            rows::forget_before(db, now.saturating_sub(as_ms(KEPT_AFTER_END)))?;
+            Ok((expired, rows::next_expiry(db)?))
+        });
+        match cleaned.await {
+            Ok((expired, next)) => {
+                for (number, origin, size) in expired {
+                    messages.ended(own, number, origin, size);
+                }
+                if let Some(next) = next {
+                    messages.look_by(next);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "messages that are too old are kept");
+                messages.look_after(LONGEST_LOOK);
+            }
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, as_ms)
+}
+
+fn as_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) use deliver::run as deliver;
+pub(super) use exchange::{received, run as exchange};
+
+/// The agent's name in an address, for messages.
+fn agent_named(text: &str) -> Result<AgentName, Status> {
+    let name = address::split(text).map_or(text, |(agent, _)| agent);
+    name.parse()
+        .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))
+}

@@ -1,0 +1,712 @@
+//! What is read from and written to the database of messages: one function for each thing that happens to one.
+
+use hailwire_core::{
+    delivery::{DeliveryPolicy, SenderNews, receiver_state_at_start, sender_state},
+    inbox_schedule::{MessageLane, MessageNumber},
+};
+use hailwire_wire::{
+    AgentName, NodeId, Status,
+    header::Durability,
+    messages::{MessageId, MessageReceipt, MessageState, OfferedMessage},
+};
+use rusqlite::{
+    Connection, OptionalExtension as _, Result, Row, ToSql, params,
+    types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
+};
+
+use crate::admin::MessageRow;
+
+/// A message that a program of this machine sends.
+#[derive(Debug)]
+pub(super) struct NewMessage {
+    pub(super) id: MessageId,
+    /// The receiver's node.
+    pub(super) node: NodeId,
+    pub(super) target: String,
+    pub(super) agent: AgentName,
+    /// Which program sends, as it calls itself.
+    pub(super) sender: String,
+    pub(super) call: bool,
+    pub(super) durable: Durability,
+    pub(super) header: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    /// Sends with equal keys are the same.
+    pub(super) key: Option<String>,
+    pub(super) stored_at: u64,
+    pub(super) expires_at: u64,
+}
+
+/// A message that is on disk now, or was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StoredMessage {
+    pub(super) id: MessageId,
+    pub(super) state: MessageState,
+    /// In the inbox of this node, if it is for an agent of this node and was not there before.
+    pub(super) number: Option<MessageNumber>,
+    pub(super) known: bool,
+}
+
+/// An entry of the inbox that has no end yet.
+#[derive(Debug)]
+pub(super) struct OpenEntry {
+    pub(super) number: MessageNumber,
+    pub(super) agent: AgentName,
+    pub(super) lane: MessageLane,
+    pub(super) size: u64,
+    pub(super) origin: NodeId,
+}
+
+/// A message that an agent is handed.
+#[derive(Debug)]
+pub(super) struct TakenMessage {
+    pub(super) origin: NodeId,
+    pub(super) id: MessageId,
+    pub(super) agent: AgentName,
+    pub(super) call: bool,
+    pub(super) header: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    pub(super) attempt: u32,
+    pub(super) expires_at: u64,
+}
+
+/// How a message ended, for its row and its receipt.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MessageEnd {
+    pub(super) status: Option<Status>,
+    pub(super) head: Vec<u8>,
+    pub(super) answer: Vec<u8>,
+}
+
+struct Key<'a>(&'a NodeId);
+
+impl ToSql for Key<'_> {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Blob(self.0.as_bytes())))
+    }
+}
+
+struct Id<'a>(&'a MessageId);
+
+impl ToSql for Id<'_> {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Blob(self.0.as_bytes())))
+    }
+}
+
+struct StoredState(MessageState);
+
+impl FromSql for StoredState {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let number = i64::column_result(value)?;
+        MessageState::from_number(number.cast_unsigned())
+            .map(Self)
+            .ok_or(FromSqlError::InvalidType)
+    }
+}
+
+fn state_of(row: &Row<'_>, column: &str) -> Result<MessageState> {
+    row.get(column).map(|StoredState(state)| state)
+}
+
+fn id_of(row: &Row<'_>) -> Result<MessageId> {
+    row.get("id").map(MessageId::from_bytes)
+}
+
+fn node_of(row: &Row<'_>, column: &str) -> Result<NodeId> {
+    row.get(column).map(NodeId::from_bytes)
+}
+
+fn agent_of(row: &Row<'_>) -> Result<AgentName> {
+    let text: String = row.get("agent")?;
+    text.parse().map_err(|_| FromSqlError::InvalidType.into())
+}
+
+fn written(status: Option<&Status>) -> Option<Vec<u8>> {
+    status.map(hailwire_wire::header::encode)
+}
+
+fn status_of(row: &Row<'_>) -> Result<Option<Status>> {
+    let bytes: Option<Vec<u8>> = row.get("status")?;
+    Ok(bytes.and_then(|bytes| hailwire_wire::header::decode(&bytes).ok()))
+}
+
+/// Keeps a message of a program of this machine; in the inbox too where it is for an agent of this node.
+pub(super) fn send(db: &Connection, own: NodeId, message: &NewMessage) -> Result<StoredMessage> {
+    if let Some(key) = &message.key {
+        let known = db
+            .prepare_cached("SELECT id, state FROM sent WHERE key = ?1")?
+            .query_row([key], |row| Ok((id_of(row)?, state_of(row, "state")?)))
+            .optional()?;
+        if let Some((id, state)) = known {
+            return Ok(StoredMessage {
+                id,
+                state,
+                number: None,
+                known: true,
+            });
+        }
+    }
+    let here = message.node == own;
+    let state = match here {
+        true => MessageState::Delivered,
+        false => MessageState::Stored,
+    };
+    let (header, body): (&[u8], &[u8]) = match here {
+        true => (&[], &[]),
+        false => (&message.header, &message.body),
+    };
+    db.prepare_cached(
+        "INSERT INTO sent (id, node, target, call, header, body, size, key, state, stored_at, \
+         expires_at, delivered_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    )?
+    .execute(params![
+        Id(&message.id),
+        Key(&message.node),
+        message.target,
+        message.call,
+        header,
+        body,
+        message.body.len() as i64,
+        message.key,
+        state as u8,
+        message.stored_at.cast_signed(),
+        message.expires_at.cast_signed(),
+        here.then_some(message.stored_at.cast_signed()),
+    ])?;
+    let number = match here {
+        true => insert_inbox(db, own, message)?,
+        false => None,
+    };
+    Ok(StoredMessage {
+        id: message.id,
+        state,
+        number,
+        known: false,
+    })
+}
+
+/// Keeps a message that came from a node; `None` where it is known already, whatever became of it.
+pub(super) fn insert_inbox(
+    db: &Connection,
+    origin: NodeId,
+    message: &NewMessage,
+) -> Result<Option<MessageNumber>> {
+    let inserted = db
+        .prepare_cached(
+            "INSERT OR IGNORE INTO inbox (origin, id, agent, sender, in_order, call, header, body, \
+             size, state, stored_at, expires_at) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        )?
+        .execute(params![
+            Key(&origin),
+            Id(&message.id),
+            message.agent.as_str(),
+            message.sender,
+            message.durable != Durability::AnyOrder,
+            message.call,
+            message.header,
+            message.body,
+            message.body.len() as i64,
+            MessageState::Delivered as u8,
+            message.stored_at.cast_signed(),
+            message.expires_at.cast_signed(),
+        ])?;
+    Ok((inserted > 0).then(|| db.last_insert_rowid().cast_unsigned()))
+}
+
+/// At the start: what was in an agent's hands is nobody's. Returns what has no end yet, and the peers for which something waits.
+pub(super) fn begin(
+    db: &Connection,
+    own: NodeId,
+    policy: &DeliveryPolicy,
+    now: u64,
+) -> Result<(Vec<OpenEntry>, Vec<NodeId>)> {
+    let taken: Vec<(MessageNumber, u32)> = db
+        .prepare("SELECT seq, attempts FROM inbox WHERE state = ?1")?
+        .query_map([MessageState::Taken as u8], |row| {
+            Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?))
+        })?
+        .collect::<Result<_>>()?;
+    for (number, attempts) in taken {
+        let state = receiver_state_at_start(policy, MessageState::Taken, attempts);
+        match state.is_final() {
+            true => {
+                let status = super::gone_status(attempts);
+                let end = MessageEnd {
+                    status: Some(status),
+                    ..MessageEnd::default()
+                };
+                end_message(db, own, number, state, &end, now)?;
+            }
+            false => wait_again(db, number)?,
+        }
+    }
+    let open = db
+        .prepare(
+            "SELECT seq, origin, id, agent, sender, in_order, size FROM inbox \
+             WHERE state IN (1, 2) ORDER BY seq",
+        )?
+        .query_map([], open_entry)?
+        .collect::<Result<_>>()?;
+    let peers = db
+        .prepare(
+            "SELECT node FROM sent WHERE state = 0 UNION \
+             SELECT origin FROM inbox WHERE told = 0 AND ended_at IS NOT NULL AND origin <> ?1",
+        )?
+        .query_map([Key(&own)], |row| row.get(0).map(NodeId::from_bytes))?
+        .collect::<Result<_>>()?;
+    Ok((open, peers))
+}
+
+fn open_entry(row: &Row<'_>) -> Result<OpenEntry> {
+    let number = row.get::<_, i64>("seq")?.cast_unsigned();
+    let origin = node_of(row, "origin")?;
+    let lane = match row.get("in_order")? {
+        true => MessageLane::Sender(origin, row.get("sender")?),
+        false => MessageLane::Alone(number),
+    };
+    Ok(OpenEntry {
+        number,
+        agent: agent_of(row)?,
+        lane,
+        size: row.get::<_, i64>("size")?.cast_unsigned(),
+        origin,
+    })
+}
+
+/// The next messages for a peer, in their order, and receipts of messages that came from it. They count as offered from now on.
+pub(super) fn next_batch(
+    db: &Connection,
+    peer: NodeId,
+    most: usize,
+    most_bytes: usize,
+) -> Result<(Vec<OfferedMessage>, Vec<MessageReceipt>)> {
+    let mut room = most_bytes;
+    let mut messages = Vec::new();
+    let mut waiting = db.prepare_cached(
+        "SELECT id, call, header, body, expires_at FROM sent WHERE node = ?1 AND state = 0 \
+         ORDER BY seq LIMIT ?2",
+    )?;
+    let mut rows = waiting.query(params![Key(&peer), most as i64])?;
+    while let Some(row) = rows.next()? {
+        let message = OfferedMessage {
+            id: id_of(row)?,
+            call: row.get("call")?,
+            header: row.get("header")?,
+            body: row.get("body")?,
+        };
+        let size = message.header.len() + message.body.len() + 64;
+        if size > room && !messages.is_empty() {
+            break;
+        }
+        room = room.saturating_sub(size);
+        messages.push(message);
+    }
+    drop(rows);
+    for message in &messages {
+        db.prepare_cached("UPDATE sent SET offered = 1 WHERE id = ?1")?
+            .execute([Id(&message.id)])?;
+    }
+    let mut receipts = Vec::new();
+    let mut ended = db.prepare_cached(
+        "SELECT id, state, attempts, status, head, answer FROM inbox \
+         WHERE origin = ?1 AND told = 0 AND ended_at IS NOT NULL ORDER BY seq LIMIT ?2",
+    )?;
+    let mut rows = ended.query(params![Key(&peer), most as i64])?;
+    while let Some(row) = rows.next()? {
+        let receipt = MessageReceipt {
+            id: id_of(row)?,
+            state: state_of(row, "state")?,
+            attempts: row.get("attempts")?,
+            status: status_of(row)?,
+            head: row.get::<_, Option<_>>("head")?.unwrap_or_default(),
+            answer: row.get::<_, Option<_>>("answer")?.unwrap_or_default(),
+        };
+        let size = receipt.answer.len() + receipt.head.len() + 256;
+        if size > room && !(receipts.is_empty() && messages.is_empty()) {
+            break;
+        }
+        room = room.saturating_sub(size);
+        receipts.push(receipt);
+    }
+    Ok((messages, receipts))
+}
+
+/// A peer has noted how these messages of its ended.
+pub(super) fn note_told(db: &Connection, peer: NodeId, receipts: &[MessageId]) -> Result<()> {
+    for id in receipts {
+        db.prepare_cached(
+            "UPDATE inbox SET told = 1, answer = NULL WHERE origin = ?1 AND id = ?2",
+        )?
+        .execute(params![Key(&peer), Id(id)])?;
+    }
+    Ok(())
+}
+
+/// Something is known of a message that was sent to `peer`. Returns whether it has its end by that.
+pub(super) fn learn(
+    db: &Connection,
+    peer: NodeId,
+    id: MessageId,
+    news: SenderNews,
+    end: &MessageEnd,
+    attempts: u32,
+    now: u64,
+) -> Result<bool> {
+    let known = db
+        .prepare_cached("SELECT state FROM sent WHERE id = ?1 AND node = ?2")?
+        .query_row(params![Id(&id), Key(&peer)], |row| state_of(row, "state"))
+        .optional()?;
+    let Some(next) = known.and_then(|state| sender_state(state, news)) else {
+        return Ok(false);
+    };
+    if !next.is_final() {
+        db.prepare_cached(
+            "UPDATE sent SET state = ?2, delivered_at = ?3, header = x'', body = x'' WHERE id = ?1",
+        )?
+        .execute(params![Id(&id), next as u8, now.cast_signed()])?;
+        return Ok(false);
+    }
+    db.prepare_cached(
+        "UPDATE sent SET state = ?2, attempts = ?3, ended_at = ?4, status = ?5, head = ?6, answer = ?7, \
+         header = x'', body = x'' WHERE id = ?1",
+    )?
+    .execute(params![
+        Id(&id),
+        next as u8,
+        attempts,
+        now.cast_signed(),
+        written(end.status.as_ref()),
+        end.head,
+        end.answer,
+    ])?;
+    Ok(true)
+}
+
+/// Hands a message to whoever takes it: it is written down first, so that an attempt that nobody hears of again is counted.
+pub(super) fn take(db: &Connection, number: MessageNumber) -> Result<Option<TakenMessage>> {
+    let taken = db
+        .prepare_cached(
+            "UPDATE inbox SET state = 2, attempts = attempts + 1 WHERE seq = ?1 AND state = 1 \
+             RETURNING origin, id, agent, call, header, body, attempts, expires_at",
+        )?
+        .query_row([number.cast_signed()], |row| {
+            Ok(TakenMessage {
+                origin: node_of(row, "origin")?,
+                id: id_of(row)?,
+                agent: agent_of(row)?,
+                call: row.get("call")?,
+                header: row.get("header")?,
+                body: row.get("body")?,
+                attempt: row.get("attempts")?,
+                expires_at: row.get::<_, i64>("expires_at")?.cast_unsigned(),
+            })
+        });
+    taken.optional()
+}
+
+/// A message that was taken waits again. One that nobody took after all counts no attempt.
+pub(super) fn wait_again(db: &Connection, number: MessageNumber) -> Result<()> {
+    db.prepare_cached("UPDATE inbox SET state = 1 WHERE seq = ?1 AND state = 2")?
+        .execute([number.cast_signed()])?;
+    Ok(())
+}
+
+/// As [`wait_again`], and the attempt does not count.
+pub(super) fn give_back(db: &Connection, number: MessageNumber) -> Result<()> {
+    db.prepare_cached(
+        "UPDATE inbox SET state = 1, attempts = attempts - 1 WHERE seq = ?1 AND state = 2",
+    )?
+    .execute([number.cast_signed()])?;
+    Ok(())
+}
+
+/// A message of the inbox has its end; that of a program of this machine has it at its sender at once. Returns its origin and size,
+/// or `None` where it had an end already.
+pub(super) fn end_message(
+    db: &Connection,
+    own: NodeId,
+    number: MessageNumber,
+    state: MessageState,
+    end: &MessageEnd,
+    now: u64,
+) -> Result<Option<(NodeId, u64)>> {
+    // What was given up may be tried again by hand.
+    let keeps_body = matches!(state, MessageState::Dead | MessageState::Unknown);
+    let ended = db
+        .prepare_cached(
+            "UPDATE inbox SET state = ?2, ended_at = ?3, status = ?4, head = ?5, answer = ?6, \
+             body = CASE WHEN ?7 THEN body ELSE x'' END WHERE seq = ?1 AND ended_at IS NULL \
+             RETURNING origin, id, size, attempts",
+        )?
+        .query_row(
+            params![
+                number.cast_signed(),
+                state as u8,
+                now.cast_signed(),
+                written(end.status.as_ref()),
+                end.head,
+                end.answer,
+                keeps_body,
+            ],
+            |row| {
+                let size = row.get::<_, i64>("size")?.cast_unsigned();
+                Ok((
+                    node_of(row, "origin")?,
+                    id_of(row)?,
+                    size,
+                    row.get("attempts")?,
+                ))
+            },
+        )
+        .optional()?;
+    let Some((origin, id, size, attempts)) = ended else {
+        return Ok(None);
+    };
+    if origin == own {
+        learn(db, own, id, SenderNews::Receipt(state), end, attempts, now)?;
+        note_told(db, own, &[id])?;
+    }
+    Ok(Some((origin, size)))
+}
+
+/// Gives up what waits and whose time is up. Returns the numbers in the inbox that have their end by that, and who sent those.
+pub(super) fn expire(
+    db: &Connection,
+    own: NodeId,
+    now: u64,
+) -> Result<Vec<(MessageNumber, NodeId, u64)>> {
+    let late: Vec<MessageNumber> = db
+        .prepare_cached("SELECT seq FROM inbox WHERE state = 1 AND expires_at <= ?1 LIMIT 1000")?
+        .query_map([now.cast_signed()], |row| {
+            row.get::<_, i64>(0).map(i64::cast_unsigned)
+        })?
+        .collect::<Result<_>>()?;
+    let mut ended = Vec::new();
+    for number in late {
+        let end = MessageEnd::default();
+        if let Some((origin, size)) =
+            end_message(db, own, number, MessageState::Expired, &end, now)?
+        {
+            ended.push((number, origin, size));
+        }
+    }
+    let late: Vec<(MessageId, NodeId, bool)> = db
+        .prepare_cached(
+            "SELECT id, node, offered FROM sent WHERE state = 0 AND expires_at <= ?1 LIMIT 1000",
+        )?
+        .query_map([now.cast_signed()], |row| {
+            Ok((id_of(row)?, node_of(row, "node")?, row.get("offered")?))
+        })?
+        .collect::<Result<_>>()?;
+    for (id, peer, offered) in late {
+        let news = SenderNews::Expired { offered };
+        learn(db, peer, id, news, &MessageEnd::default(), 0, now)?;
+    }
+    Ok(ended)
+}
+
+/// When the next message that waits expires, or the row of one that ended is too old.
+pub(super) fn next_expiry(db: &Connection) -> Result<Option<u64>> {
+    let next: Option<i64> = db
+        .prepare_cached(
+            "SELECT min(at) FROM (\
+             SELECT min(expires_at) AS at FROM inbox WHERE state = 1 UNION ALL \
+             SELECT min(expires_at) FROM sent WHERE state = 0 UNION ALL \
+             SELECT min(ended_at) + ?1 FROM inbox WHERE told = 1 UNION ALL \
+             SELECT min(ended_at) + ?1 FROM sent WHERE ended_at IS NOT NULL)",
+        )?
+        .query_row([super::as_ms(super::KEPT_AFTER_END).cast_signed()], |row| {
+            row.get(0)
+        })?;
+    Ok(next.map(i64::cast_unsigned))
+}
+
+/// Forgets what ended before a time, and whose sender knows it.
+pub(super) fn forget_before(db: &Connection, time: u64) -> Result<()> {
+    let time = time.cast_signed();
+    db.execute("DELETE FROM sent WHERE ended_at < ?1", [time])?;
+    db.execute("DELETE FROM inbox WHERE told = 1 AND ended_at < ?1", [time])?;
+    Ok(())
+}
+
+/// One message with everything that is kept of it.
+#[derive(Debug)]
+pub(super) struct FoundMessage {
+    pub(super) row: MessageRow,
+    pub(super) header: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    pub(super) head: Vec<u8>,
+    pub(super) answer: Vec<u8>,
+}
+
+const SENT_COLUMNS: &str = "id, node, target, call, header, body, size, state, attempts, stored_at, \
+     expires_at, delivered_at, ended_at, status, head, answer";
+
+const INBOX_COLUMNS: &str = "id, origin, agent, sender, call, header, body, size, state, attempts, \
+     stored_at, expires_at, ended_at, status, head, answer";
+
+fn time_of(row: &Row<'_>, column: &str) -> Result<Option<u64>> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(i64::cast_unsigned))
+}
+
+/// What both tables say alike.
+fn common_row(row: &Row<'_>) -> Result<MessageRow> {
+    let status = status_of(row)?;
+    Ok(MessageRow {
+        id: id_of(row)?.to_string(),
+        call: row.get("call")?,
+        state: state_of(row, "state")?.name().to_owned(),
+        attempts: row.get("attempts")?,
+        bytes: row.get::<_, i64>("size")?.cast_unsigned(),
+        stored_at_ms: time_of(row, "stored_at")?.unwrap_or_default(),
+        expires_at_ms: time_of(row, "expires_at")?.unwrap_or_default(),
+        ended_at_ms: time_of(row, "ended_at")?,
+        code: status
+            .as_ref()
+            .map(|status| status.code.name().to_owned())
+            .unwrap_or_default(),
+        reason: status.map(|status| status.message).unwrap_or_default(),
+        ..MessageRow::default()
+    })
+}
+
+fn sent_row(row: &Row<'_>) -> Result<MessageRow> {
+    Ok(MessageRow {
+        sent: true,
+        node: Some(node_of(row, "node")?),
+        to: row.get("target")?,
+        delivered_at_ms: time_of(row, "delivered_at")?,
+        ..common_row(row)?
+    })
+}
+
+fn inbox_row(row: &Row<'_>) -> Result<MessageRow> {
+    Ok(MessageRow {
+        node: Some(node_of(row, "origin")?),
+        to: row.get("agent")?,
+        from: row.get("sender")?,
+        delivered_at_ms: time_of(row, "stored_at")?,
+        ..common_row(row)?
+    })
+}
+
+/// The states as a condition; all where none is named.
+fn in_states(states: &[MessageState]) -> String {
+    let numbers: Vec<String> = states
+        .iter()
+        .map(|state| (*state as u8).to_string())
+        .collect();
+    match numbers.is_empty() {
+        true => "1".to_owned(),
+        false => format!("state IN ({})", numbers.join(", ")),
+    }
+}
+
+/// What was sent from here, newest first; to one target where `to` is not empty.
+pub(super) fn list_sent(
+    db: &Connection,
+    to: &str,
+    states: &[MessageState],
+    most: u32,
+) -> Result<Vec<MessageRow>> {
+    let sql = format!(
+        "SELECT {SENT_COLUMNS} FROM sent WHERE (?1 = '' OR target = ?1) AND {} ORDER BY seq DESC LIMIT ?2",
+        in_states(states)
+    );
+    db.prepare_cached(&sql)?
+        .query_map(params![to, most], sent_row)?
+        .collect()
+}
+
+/// What is in the inbox, in its order; of one agent where `agent` is not empty.
+pub(super) fn list_inbox(
+    db: &Connection,
+    agent: &str,
+    states: &[MessageState],
+    most: u32,
+) -> Result<Vec<MessageRow>> {
+    let sql = format!(
+        "SELECT {INBOX_COLUMNS} FROM inbox WHERE (?1 = '' OR agent = ?1) AND {} ORDER BY seq LIMIT ?2",
+        in_states(states)
+    );
+    db.prepare_cached(&sql)?
+        .query_map(params![agent, most], inbox_row)?
+        .collect()
+}
+
+/// One message, as its sender's node knows it, else as its receiver's does. Between two programs of this machine both are this node: the body
+/// is that of the inbox then.
+pub(super) fn show(db: &Connection, id: MessageId) -> Result<Option<FoundMessage>> {
+    let found = |row: &Row<'_>, shown: MessageRow| {
+        Ok(FoundMessage {
+            row: shown,
+            header: row.get("header")?,
+            body: row.get("body")?,
+            head: row.get::<_, Option<_>>("head")?.unwrap_or_default(),
+            answer: row.get::<_, Option<_>>("answer")?.unwrap_or_default(),
+        })
+    };
+    let came = db
+        .prepare_cached(&format!("SELECT {INBOX_COLUMNS} FROM inbox WHERE id = ?1"))?
+        .query_row([Id(&id)], |row| found(row, inbox_row(row)?))
+        .optional()?;
+    let sent = db
+        .prepare_cached(&format!("SELECT {SENT_COLUMNS} FROM sent WHERE id = ?1"))?
+        .query_row([Id(&id)], |row| found(row, sent_row(row)?))
+        .optional()?;
+    Ok(match (sent, came) {
+        (Some(sent), Some(came)) => Some(FoundMessage {
+            header: came.header,
+            body: came.body,
+            row: MessageRow {
+                from: came.row.from,
+                attempts: came.row.attempts,
+                state: came.row.state,
+                ..sent.row
+            },
+            head: sent.head,
+            answer: sent.answer,
+        }),
+        (sent, came) => sent.or(came),
+    })
+}
+
+/// The number of a message of the inbox that has no end yet, and how often it was handed over.
+pub(super) fn open_number(db: &Connection, id: MessageId) -> Result<Option<(MessageNumber, u32)>> {
+    db.prepare_cached("SELECT seq, attempts FROM inbox WHERE id = ?1 AND state IN (1, 2)")?
+        .query_row([Id(&id)], |row| {
+            Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?))
+        })
+        .optional()
+}
+
+/// How often a message of the inbox that is taken was handed over.
+pub(super) fn attempts(db: &Connection, number: MessageNumber) -> Result<Option<u32>> {
+    db.prepare_cached("SELECT attempts FROM inbox WHERE seq = ?1 AND state = 2")?
+        .query_row([number.cast_signed()], |row| row.get(0))
+        .optional()
+}
+
+/// A message that was given up waits again, as if it had just come.
+pub(super) fn retry(db: &Connection, id: MessageId, now: u64) -> Result<Option<OpenEntry>> {
+    db.prepare_cached(
+        "UPDATE inbox SET state = 1, attempts = 0, ended_at = NULL, status = NULL, \
+         expires_at = ?2 + max(expires_at - stored_at, 0), stored_at = ?2 \
+         WHERE id = ?1 AND state IN (5, 7) \
+         RETURNING seq, origin, id, agent, sender, in_order, size",
+    )?
+    .query_row(params![Id(&id), now.cast_signed()], open_entry)
+    .optional()
+}
+
+/// Removes a message that was given up here, or was sent from here and never left. Returns whether there was one.
+pub(super) fn remove(db: &Connection, id: MessageId) -> Result<bool> {
+    let came = db
+        .prepare_cached("UPDATE inbox SET state = 8, body = x'' WHERE id = ?1 AND state IN (5, 7)")?
+        .execute([Id(&id)])?;
+    let sent = db
+        .prepare_cached("DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0")?
+        .execute([Id(&id)])?;
+    Ok(came + sent > 0)
+}

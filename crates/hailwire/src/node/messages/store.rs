@@ -1,0 +1,191 @@
+//! Durable messages on disk: one SQLite file of their own, in WAL mode with `synchronous=FULL`.
+//!
+//! One thread owns the database. Jobs that wait for it share a transaction, and each is told of its outcome once that is synced: so
+//! many senders together cost one sync (group commit), and what is told is on the disk.
+
+use std::{path::Path, sync::Mutex, thread, time::Duration};
+
+use rusqlite::Connection;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// How long the database may be another's.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Jobs that wait for the thread; further ones wait to be taken.
+const QUEUE: usize = 4096;
+
+/// Jobs in one transaction.
+const MAX_JOBS: usize = 1024;
+
+/// Pages of the log after which it is written back: a longer log means fewer interruptions.
+const CHECKPOINT_PAGES: u32 = 4000;
+
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS sent (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, node BLOB NOT NULL,
+        target TEXT NOT NULL, call INTEGER NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL,
+        size INTEGER NOT NULL, key TEXT, state INTEGER NOT NULL, offered INTEGER NOT NULL DEFAULT 0,
+        attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
+        delivered_at INTEGER, ended_at INTEGER, status BLOB, head BLOB, answer BLOB) STRICT;
+    CREATE UNIQUE INDEX IF NOT EXISTS sent_key ON sent (key) WHERE key IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS sent_waiting ON sent (node, seq) WHERE state = 0;
+    CREATE INDEX IF NOT EXISTS sent_expiring ON sent (expires_at) WHERE state = 0;
+    CREATE INDEX IF NOT EXISTS sent_ended ON sent (ended_at) WHERE ended_at IS NOT NULL;
+    CREATE TABLE IF NOT EXISTS inbox (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, origin BLOB NOT NULL, id BLOB NOT NULL,
+        agent TEXT NOT NULL, sender TEXT NOT NULL, in_order INTEGER NOT NULL, call INTEGER NOT NULL,
+        header BLOB NOT NULL, body BLOB NOT NULL, size INTEGER NOT NULL, state INTEGER NOT NULL,
+        attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
+        ended_at INTEGER, status BLOB, head BLOB, answer BLOB, told INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (origin, id)) STRICT;
+    CREATE INDEX IF NOT EXISTS inbox_open ON inbox (agent, seq) WHERE state IN (1, 2);
+    CREATE INDEX IF NOT EXISTS inbox_expiring ON inbox (expires_at) WHERE state = 1;
+    CREATE INDEX IF NOT EXISTS inbox_untold ON inbox (origin, seq) WHERE told = 0 AND ended_at IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS inbox_ended ON inbox (ended_at) WHERE told = 1;
+";
+
+/// A write or read of messages failed.
+#[derive(Clone, Debug, Error)]
+#[error("the messages on disk cannot be used: {reason}")]
+pub struct MessageStoreError {
+    reason: String,
+    /// There is no room on the disk.
+    pub(super) full: bool,
+}
+
+impl From<rusqlite::Error> for MessageStoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self {
+            full: error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
+            reason: error.to_string(),
+        }
+    }
+}
+
+/// What a job says once its transaction has its end.
+type Told = Box<dyn FnOnce(Result<(), MessageStoreError>) + Send>;
+/// Whether it succeeded, and what it says.
+type Job = Box<dyn FnOnce(&Connection) -> (bool, Told) + Send>;
+
+/// The database of messages, as tasks use it. Dropping it ends the thread once what was asked for is done.
+#[derive(Debug)]
+pub(super) struct MessageStore {
+    /// None once it is closed.
+    jobs: Mutex<Option<mpsc::Sender<Job>>>,
+    /// Until the thread has ended.
+    open: watch::Receiver<bool>,
+}
+
+impl MessageStore {
+    /// Opens the database at `path`, making it if need be, and does `first` with it.
+    pub(super) fn open<T>(
+        path: &Path,
+        first: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<(Self, T), MessageStoreError> {
+        let connection = Connection::open(path)?;
+        // A node that ended a moment ago may still be writing.
+        connection.busy_timeout(BUSY_PATIENCE)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        // Where `fsync` does not reach the medium, this does.
+        connection.pragma_update(None, "fullfsync", "ON")?;
+        connection.pragma_update(None, "checkpoint_fullfsync", "ON")?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        connection.execute_batch(SCHEMA)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        let together = connection.unchecked_transaction()?;
+        let begun = first(&together)?;
+        together.commit()?;
+        let (jobs, waiting) = mpsc::channel(QUEUE);
+        let (ended, open) = watch::channel(true);
+        thread::Builder::new()
+            .name("messages".to_owned())
+            .spawn(move || {
+                work(&connection, waiting);
+                drop(connection);
+                ended.send_replace(false);
+            })
+            .map_err(|error| MessageStoreError {
+                reason: error.to_string(),
+                full: false,
+            })?;
+        let store = Self {
+            jobs: Mutex::new(Some(jobs)),
+            open,
+        };
+        Ok((store, begun))
+    }
+
+    /// Does some work in a transaction; what it returns is on the disk.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the work may be done or not.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, MessageStoreError> {
+        let (tell, told) = oneshot::channel();
+        let job: Job = Box::new(move |connection| {
+            let outcome = work(connection).map_err(MessageStoreError::from);
+            let succeeded = outcome.is_ok();
+            let told = Box::new(move |committed: Result<(), MessageStoreError>| {
+                // Nobody may be waiting any more.
+                let _ = tell.send(outcome.and_then(|value| committed.map(|()| value)));
+            });
+            (succeeded, told)
+        });
+        let ended = || MessageStoreError {
+            reason: "the thread that owns them has given up this job".to_owned(),
+            full: false,
+        };
+        let jobs = super::locked(&self.jobs).clone().ok_or_else(ended)?;
+        jobs.send(job).await.map_err(|_| ended())?;
+        drop(jobs);
+        told.await.unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+impl MessageStore {
+    /// Does what was asked for before, and nothing after that. Whoever comes later may open the file again.
+    pub(super) async fn close(&self) {
+        super::locked(&self.jobs).take();
+        let mut open = self.open.clone();
+        // An error is a thread that has ended as well.
+        let _ = open.wait_for(|open| !*open).await;
+    }
+}
+
+fn work(connection: &Connection, mut jobs: mpsc::Receiver<Job>) {
+    let mut told: Vec<Told> = Vec::new();
+    while let Some(first) = jobs.blocking_recv() {
+        let outcome = connection
+            .execute_batch("BEGIN IMMEDIATE")
+            .and_then(|()| {
+                let mut next = Some(first);
+                while let Some(job) = next {
+                    connection.prepare_cached("SAVEPOINT job")?.execute([])?;
+                    let (succeeded, tell) = job(connection);
+                    told.push(tell);
+                    if !succeeded {
+                        connection.execute_batch("ROLLBACK TO job")?;
+                    }
+                    connection.prepare_cached("RELEASE job")?.execute([])?;
+                    next = match told.len() {
+                        MAX_JOBS => None,
+                        _ => jobs.try_recv().ok(),
+                    };
+                }
+                connection.execute_batch("COMMIT")
+            })
+            .map_err(MessageStoreError::from);
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "messages");
+            let _ = connection.execute_batch("ROLLBACK");
+        }
+        for tell in told.drain(..) {
+            tell(outcome.clone());
+        }
+    }
+}
