@@ -17,6 +17,7 @@
 //! | [`recorded_run`] | the files that other runs write |
 //! | [`reach`] | who reaches whom: every pair of the networks that people have |
 //! | [`changes`] | what a change of the network costs a stream and the calls after it |
+//! | [`messages`] | durable messages: how many a second, and whether any is lost while nodes are killed |
 //! | [`soak`] | half an hour on the move: no call lost, memory flat |
 //! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
 //! | [`agent_load`] | load on an agent of one's own |
@@ -29,6 +30,7 @@ pub mod changes;
 mod kept_page;
 mod lab_nodes;
 pub mod measure;
+pub mod messages;
 pub mod reach;
 pub mod recorded_run;
 pub mod report;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use hailwire_bench::{
     agent_load::{AgentLoad, LoadShape},
     changes::ChangesOptions,
+    messages::MessageOptions,
     reach::ReachOptions,
     siege::{self, AttackerKind},
     soak::SoakOptions,
@@ -38,6 +39,8 @@ pub(crate) enum Action {
     BenchSiege(siege::SiegeOptions),
     /// `hail bench changes`.
     BenchChanges(ChangesOptions),
+    /// `hail bench messages`.
+    BenchMessages(MessageOptions),
     /// `hail bench soak`.
     BenchSoak(SoakOptions),
     /// `hail bench reach`.
@@ -101,6 +104,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
         bench::BenchCommand::Siege(siege) => plan_siege(siege),
         bench::BenchCommand::Changes(changes) => plan_changes(changes),
         bench::BenchCommand::Soak(soak) => plan_soak(soak),
+        bench::BenchCommand::Messages(messages) => plan_messages(messages),
         bench::BenchCommand::Reach(reach) => plan_reach(reach),
         bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
         bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
@@ -156,6 +160,23 @@ fn plan_soak(soak: bench::SoakArgs) -> Result<Action, CommandFailure> {
         length: soak.duration,
         program: measured_program(soak.program)?,
         out: out.unwrap_or_else(|| PathBuf::from("bench/results/soak")),
+    }))
+}
+
+fn plan_messages(messages: bench::MessagesArgs) -> Result<Action, CommandFailure> {
+    let from_time = || {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+        since.map_or(0, |since| since.as_secs())
+    };
+    let out = messages.out;
+    Ok(Action::BenchMessages(MessageOptions {
+        sends: messages.sends,
+        messages: messages.messages,
+        kills: messages.kills,
+        seed: messages.seed.unwrap_or_else(from_time),
+        program: measured_program(messages.program)?,
+        disk: messages.disk,
+        out: out.unwrap_or_else(|| PathBuf::from("bench/results/messages")),
     }))
 }
 

@@ -3,7 +3,12 @@
 //! One thread owns the database. Jobs that wait for it share a transaction, and each is told of its outcome once that is synced: so
 //! many senders together cost one sync (group commit), and what is told is on the disk.
 
-use std::{path::Path, sync::Mutex, thread, time::Duration};
+use std::{
+    path::Path,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rusqlite::Connection;
 use thiserror::Error;
@@ -17,6 +22,12 @@ const QUEUE: usize = 4096;
 
 /// Jobs in one transaction.
 const MAX_JOBS: usize = 1024;
+
+/// Between two looks for another job of a transaction.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+
+/// The longest that a transaction waits for more jobs.
+const LONGEST_PATIENCE: Duration = Duration::from_millis(2);
 
 /// Pages of the log after which it is written back: a longer log means fewer interruptions.
 const CHECKPOINT_PAGES: u32 = 4000;
@@ -159,27 +170,10 @@ impl MessageStore {
 
 fn work(connection: &Connection, mut jobs: mpsc::Receiver<Job>) {
     let mut told: Vec<Told> = Vec::new();
+    let mut gathering = Gathering::default();
     while let Some(first) = jobs.blocking_recv() {
-        let outcome = connection
-            .execute_batch("BEGIN IMMEDIATE")
-            .and_then(|()| {
-                let mut next = Some(first);
-                while let Some(job) = next {
-                    connection.prepare_cached("SAVEPOINT job")?.execute([])?;
-                    let (succeeded, tell) = job(connection);
-                    told.push(tell);
-                    if !succeeded {
-                        connection.execute_batch("ROLLBACK TO job")?;
-                    }
-                    connection.prepare_cached("RELEASE job")?.execute([])?;
-                    next = match told.len() {
-                        MAX_JOBS => None,
-                        _ => jobs.try_recv().ok(),
-                    };
-                }
-                connection.execute_batch("COMMIT")
-            })
-            .map_err(MessageStoreError::from);
+        let outcome = transaction(connection, first, &mut jobs, &mut told, &mut gathering);
+        let outcome = outcome.map_err(MessageStoreError::from);
         if let Err(error) = &outcome {
             tracing::error!(%error, "messages");
             let _ = connection.execute_batch("ROLLBACK");
@@ -187,5 +181,63 @@ fn work(connection: &Connection, mut jobs: mpsc::Receiver<Job>) {
         for tell in told.drain(..) {
             tell(outcome.clone());
         }
+    }
+}
+
+/// Does one job and those that come with it, and syncs.
+fn transaction(
+    connection: &Connection,
+    first: Job,
+    jobs: &mut mpsc::Receiver<Job>,
+    told: &mut Vec<Told>,
+    gathering: &mut Gathering,
+) -> rusqlite::Result<()> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let begun = Instant::now();
+    let mut next = Some(first);
+    while let Some(job) = next {
+        connection.prepare_cached("SAVEPOINT job")?.execute([])?;
+        let (succeeded, tell) = job(connection);
+        told.push(tell);
+        if !succeeded {
+            connection.execute_batch("ROLLBACK TO job")?;
+        }
+        connection.prepare_cached("RELEASE job")?.execute([])?;
+        next = match told.len() {
+            MAX_JOBS => None,
+            done => gathering.next(done, begun, jobs),
+        };
+    }
+    let committing = Instant::now();
+    connection.execute_batch("COMMIT")?;
+    gathering.committed(told.len(), committing.elapsed());
+    Ok(())
+}
+
+/// How long a transaction waits for more jobs. Whoever was told that its job is done comes back at once with the next one, so as many are expected as there
+/// were before: without a moment's patience the first to come back would have a sync of its own, and all others wait for two. A sender that is
+/// alone waits for nobody.
+#[derive(Debug, Default)]
+struct Gathering {
+    expected: usize,
+    patience: Duration,
+}
+
+impl Gathering {
+    fn next(&self, done: usize, begun: Instant, jobs: &mut mpsc::Receiver<Job>) -> Option<Job> {
+        loop {
+            if let Ok(job) = jobs.try_recv() {
+                return Some(job);
+            }
+            if done >= self.expected || begun.elapsed() >= self.patience {
+                return None;
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn committed(&mut self, jobs: usize, took: Duration) {
+        self.expected = jobs;
+        self.patience = (took / 4).min(LONGEST_PATIENCE);
     }
 }

@@ -31,6 +31,7 @@ pub(crate) enum BenchCommand {
     Reach(ReachArgs),
     Changes(ChangesArgs),
     Soak(SoakArgs),
+    Messages(MessagesArgs),
     Report(super::report::ReportArgs),
     Compare(super::report::CompareArgs),
     Subject(SubjectArgs),
@@ -189,6 +190,35 @@ pub(crate) struct SoakArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
     /// Folder for the results [default: bench/results/soak]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Durable messages: how many are accepted each second, and whether any is lost while the nodes are killed
+///
+/// Beside the syncs of the disk, a bare log, and Redis where it is installed. Then one of two nodes is killed again and again while messages go
+/// from one to the other. Exits with 1 when one is lost, comes after its end or out of order.
+#[derive(Debug, Args)]
+pub(crate) struct MessagesArgs {
+    /// Durable sends in each row of speed; 0 for no such rows
+    #[arg(long, value_name = "N", default_value = "50000")]
+    pub(crate) sends: u32,
+    /// Messages while nodes are killed; 0 for none
+    #[arg(long, value_name = "N", default_value = "10000")]
+    pub(crate) messages: u32,
+    /// How often a node is killed
+    #[arg(long, value_name = "N", default_value = "100")]
+    pub(crate) kills: u32,
+    /// From which the instants of the kills are drawn [default: one from the time, which is printed]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Folder on the disk that is measured [default: the system's folder for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) disk: Option<PathBuf>,
+    /// The nodes of another build of hail [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
+    /// Folder for the results [default: bench/results/messages]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }

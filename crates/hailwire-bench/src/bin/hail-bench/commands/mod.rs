@@ -4,6 +4,7 @@ mod bench;
 mod call;
 mod changes;
 mod lab;
+mod messages;
 mod reach;
 mod recorded;
 mod report;
@@ -34,6 +35,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
             on_one_core(common, siege::run_process(&common.data, role))
         }
         Action::BenchChanges(order) => on_one_core(common, changes::run(output, order)),
+        Action::BenchMessages(order) => on_one_core(common, messages::run(output, order)),
         Action::BenchSoak(order) => on_one_core(common, soak::run(output, order)),
         Action::BenchReach(order) => on_one_core(common, reach::run(output, order)),
         Action::BenchReport(dir) => report::draw(output, &dir),

@@ -1,0 +1,75 @@
+//! Durable messages: how many are accepted each second beside what the disk and others can do, and whether any is lost while the nodes
+//! are killed.
+//!
+//! Real processes of `hail` on loopback, in a folder on the disk that is measured. First the disk alone: a sync after each of small
+//! writes, and a bare log that shares a sync among as many writes as are in flight. Then durable sends of 1 KiB from this process to
+//! an agent of a peer, with as many in flight. Then `redis-server` with `appendfsync always`, where it is installed. Last the proof: messages in order and
+//! in any order, while one of the two nodes is killed with SIGKILL again and again at instants drawn from a seed, and
+//! started again ([`survival`]).
+
+pub mod record;
+mod speed;
+mod survival;
+
+use std::path::PathBuf;
+
+use crate::{
+    BenchError,
+    recorded_run::{RecordedOutcome, RecordedRun},
+};
+use record::MessageRecord;
+
+/// How messages are to be measured and tried.
+#[derive(Clone, Debug)]
+pub struct MessageOptions {
+    /// Durable sends in each row of speed; none for no rows.
+    pub sends: u32,
+    /// Messages of the proof.
+    pub messages: u32,
+    /// How often a node is killed meanwhile.
+    pub kills: u32,
+    /// From which the instants are drawn.
+    pub seed: u64,
+    /// The `hail` of the nodes.
+    pub program: PathBuf,
+    /// Where the nodes keep their data; a temporary folder by default, which may be no disk.
+    pub disk: Option<PathBuf>,
+    /// Where results go.
+    pub out: PathBuf,
+}
+
+/// Measures and proves. `tell` is called with each line. When `stop` resolves, the results so far are kept.
+///
+/// # Errors
+///
+/// A process cannot be started, or the folder cannot be written. A lost message is no error but in
+/// [`RecordedOutcome::missed`].
+pub async fn run(
+    order: &MessageOptions,
+    stop: impl Future<Output = ()>,
+    mut tell: impl FnMut(&str),
+) -> Result<RecordedOutcome, BenchError> {
+    let mut kept = RecordedRun::create(&order.out, record::FILE)?;
+    let mut stop = std::pin::pin!(stop);
+    let work = async {
+        let mut keep = |line: MessageRecord| {
+            tell(&line.line());
+            kept.keep(line)
+        };
+        if order.sends > 0 {
+            speed::measure(order, &mut keep).await?;
+        }
+        if order.messages > 0 {
+            keep(MessageRecord::Survival(survival::run(order).await?))?;
+        }
+        Ok::<_, BenchError>(())
+    };
+    let interrupted = tokio::select! {
+        () = &mut stop => true,
+        worked = Box::pin(work) => {
+            worked?;
+            false
+        }
+    };
+    kept.finish(interrupted, record::text, record::missed)
+}

@@ -1,0 +1,172 @@
+//! The lines of `messages.jsonl`, and what is said of them.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use serde::{Deserialize, Serialize};
+
+use crate::run_folder::RunEnvironment;
+
+/// The file in the folder of a run.
+pub const FILE: &str = "messages.jsonl";
+
+/// One result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MessageRecord {
+    /// A row of speed.
+    Speed(MessageSpeed),
+    /// Something that was not measured, and why.
+    Skipped(String),
+    /// What became of the messages while nodes were killed.
+    Survival(SurvivalRecord),
+}
+
+/// How fast something accepts messages of 1 KiB that are on disk then.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MessageSpeed {
+    /// What accepts.
+    pub system: String,
+    /// Messages that wait for their acceptance at once.
+    pub in_flight: u32,
+    /// Messages.
+    pub messages: u32,
+    /// Accepted each second.
+    pub per_s: f64,
+    /// Median and 99th percentile of the time to acceptance, in milliseconds; `None` where it is not measured.
+    pub p50_ms: Option<f64>,
+    /// See `p50_ms`.
+    pub p99_ms: Option<f64>,
+}
+
+/// What became of the messages while nodes were killed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SurvivalRecord {
+    /// The seed of the instants.
+    pub seed: u64,
+    /// How often a node was killed.
+    pub kills: u32,
+    /// Messages that were accepted.
+    pub accepted: u32,
+    /// Sends that ended without an answer and were made again with the same key.
+    pub sent_again: u64,
+    /// How many ended how, by what the sender's node says.
+    pub ends: BTreeMap<String, u32>,
+    /// Accepted, and without an end or unknown to the sender's node.
+    pub lost: u32,
+    /// Acknowledged, and never done by the agent.
+    pub never_done: u32,
+    /// Handed over again after their end was on the receiver's disk.
+    pub after_end: u32,
+    /// Of those in order: handed over after a later one had been.
+    pub out_of_order: u32,
+    /// Handed over more than once, as at least once allows.
+    pub handed_over_again: u32,
+    /// Seconds in all.
+    pub took_s: f64,
+}
+
+impl MessageRecord {
+    /// One line for people.
+    #[must_use]
+    pub fn line(&self) -> String {
+        match self {
+            Self::Speed(speed) => {
+                let times = match (speed.p50_ms, speed.p99_ms) {
+                    (Some(p50), Some(p99)) => format!(", p50 {p50:.2} ms, p99 {p99:.2} ms"),
+                    _ => String::new(),
+                };
+                format!(
+                    "{}, {} in flight: {:.0} a second{times}",
+                    speed.system, speed.in_flight, speed.per_s
+                )
+            }
+            Self::Skipped(what) => format!("skipped: {what}"),
+            Self::Survival(survival) => survival.line(),
+        }
+    }
+}
+
+impl SurvivalRecord {
+    fn line(&self) -> String {
+        let mut line = format!(
+            "{} messages through {} kills in {:.0} s, seed {}: {} lost, {} acknowledged and never done, {} after their end, \
+             {} out of order; {} handed over more than once, {} sends made again;",
+            self.accepted,
+            self.kills,
+            self.took_s,
+            self.seed,
+            self.lost,
+            self.never_done,
+            self.after_end,
+            self.out_of_order,
+            self.handed_over_again,
+            self.sent_again,
+        );
+        for (end, count) in &self.ends {
+            let _ = write!(line, " {count} {end}");
+        }
+        line
+    }
+}
+
+/// The whole summary as text.
+#[must_use]
+pub fn text(environment: &RunEnvironment, lines: &[MessageRecord]) -> String {
+    let mut text = format!("{}\n\n", environment.line());
+    for line in lines {
+        let _ = writeln!(text, "{}", line.line());
+    }
+    for missed in missed(lines) {
+        let _ = writeln!(text, "missed: {missed}");
+    }
+    text
+}
+
+/// What does not hold of what durable messages promise.
+#[must_use]
+pub fn missed(lines: &[MessageRecord]) -> Vec<String> {
+    let mut missed = Vec::new();
+    for line in lines {
+        let MessageRecord::Survival(survival) = line else {
+            continue;
+        };
+        for (count, what) in [
+            (survival.lost, "accepted messages are lost"),
+            (survival.never_done, "acknowledged messages were never done"),
+            (survival.after_end, "messages came again after their end"),
+            (survival.out_of_order, "messages came out of order"),
+        ] {
+            if count > 0 {
+                missed.push(format!("{count} {what}"));
+            }
+        }
+    }
+    missed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_lost_done_twice_or_out_of_order_is_missed() {
+        let whole = SurvivalRecord {
+            accepted: 10,
+            ..SurvivalRecord::default()
+        };
+        assert_eq!(
+            missed(&[MessageRecord::Survival(whole.clone())]),
+            <[String; 0]>::default()
+        );
+        let broken = SurvivalRecord {
+            lost: 1,
+            never_done: 2,
+            after_end: 3,
+            out_of_order: 4,
+            ..whole
+        };
+        let said = missed(&[MessageRecord::Survival(broken)]);
+        assert_eq!(said.len(), 4);
+        assert_eq!(said[0], "1 accepted messages are lost");
+    }
+}

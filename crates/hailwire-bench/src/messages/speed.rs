@@ -1,0 +1,246 @@
+//! How many messages of 1 KiB are on disk each second: the disk alone, a bare log, durable sends, and Redis.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    net::TcpListener,
+    path::Path,
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use hailwire::Client;
+use tokio::task::JoinSet;
+
+use super::{
+    MessageOptions,
+    record::{MessageRecord, MessageSpeed},
+    survival::{DESK, LAPTOP, TwoNodes},
+};
+use crate::{BenchError, measure::millis, tied_process};
+
+/// Bytes of a message's body.
+const BODY: usize = 1024;
+
+/// Messages that wait at once.
+const IN_FLIGHT: [u32; 2] = [64, 256];
+
+/// Syncs of the disk alone.
+const SYNCS: u32 = 500;
+
+/// The agent to which messages are sent, which is not there.
+const AWAY: &str = "away";
+
+type Keep<'a> = &'a mut dyn FnMut(MessageRecord) -> Result<(), BenchError>;
+
+pub(super) async fn measure(order: &MessageOptions, keep: Keep<'_>) -> Result<(), BenchError> {
+    let folder = match &order.disk {
+        Some(disk) => tempfile::tempdir_in(disk).map_err(BenchError::io("making a folder"))?,
+        None => tied_process::temporary_folder("hail-messages-")?,
+    };
+    let log = folder.path().join("log");
+    keep(MessageRecord::Speed(bare_log(
+        &log,
+        "the disk: a sync for each",
+        1,
+        SYNCS,
+    )?))?;
+    for in_flight in IN_FLIGHT {
+        let row = bare_log(
+            &log,
+            "a bare log, a sync for all in flight",
+            in_flight,
+            order.sends,
+        )?;
+        keep(MessageRecord::Speed(row))?;
+    }
+    for in_flight in IN_FLIGHT {
+        let nodes = TwoNodes::start(order).await?;
+        let to = format!("{AWAY}@{LAPTOP}");
+        let client = nodes.attach(DESK).await?;
+        let row = durable_sends(
+            &client,
+            "hail send --durable, to a peer",
+            &to,
+            in_flight,
+            order.sends,
+        )
+        .await?;
+        keep(MessageRecord::Speed(row))?;
+        let to = format!("{AWAY}@{DESK}");
+        let row = durable_sends(
+            &client,
+            "hail send --durable, on one node",
+            &to,
+            in_flight,
+            order.sends,
+        )
+        .await?;
+        keep(MessageRecord::Speed(row))?;
+        nodes.end().await;
+    }
+    redis(folder.path(), order.sends, keep).await
+}
+
+/// Writes as many as are in flight, and syncs.
+fn bare_log(
+    path: &Path,
+    system: &str,
+    in_flight: u32,
+    messages: u32,
+) -> Result<MessageSpeed, BenchError> {
+    let failed = |what: &'static str| BenchError::io(what);
+    let mut log = File::create(path).map_err(failed("creating a log"))?;
+    let message = [7; BODY];
+    let begun = Instant::now();
+    let mut times = Vec::new();
+    let mut written = 0;
+    while written < messages {
+        let at = Instant::now();
+        for _ in 0..in_flight {
+            log.write_all(&message).map_err(failed("writing a log"))?;
+        }
+        log.sync_data().map_err(failed("syncing a log"))?;
+        times.push(at.elapsed());
+        written += in_flight;
+    }
+    Ok(row(system, in_flight, written, begun.elapsed(), times))
+}
+
+fn row(
+    system: &str,
+    in_flight: u32,
+    messages: u32,
+    took: Duration,
+    mut times: Vec<Duration>,
+) -> MessageSpeed {
+    times.sort_unstable();
+    let at = |share: usize| times.get(times.len() * share / 100).copied().map(millis);
+    MessageSpeed {
+        system: system.to_owned(),
+        in_flight,
+        messages,
+        per_s: f64::from(messages) / took.as_secs_f64(),
+        p50_ms: at(50),
+        p99_ms: at(99),
+    }
+}
+
+async fn durable_sends(
+    client: &Client,
+    system: &str,
+    to: &str,
+    in_flight: u32,
+    messages: u32,
+) -> Result<MessageSpeed, BenchError> {
+    let body = Bytes::from(vec![7; BODY]);
+    let to: Arc<str> = to.into();
+    let begun = Instant::now();
+    let mut senders = JoinSet::new();
+    for _ in 0..in_flight {
+        let (client, to, body) = (client.clone(), to.clone(), body.clone());
+        senders.spawn(async move {
+            let mut times = Vec::new();
+            for _ in 0..messages / in_flight {
+                let at = Instant::now();
+                let sent = client
+                    .call(&*to)
+                    .body(body.clone())
+                    .durable(false, false)
+                    .await;
+                sent.map_err(BenchError::failed("a durable send"))?;
+                times.push(at.elapsed());
+            }
+            Ok::<_, BenchError>(times)
+        });
+    }
+    let mut times = Vec::new();
+    while let Some(sent) = senders.join_next().await {
+        times.extend(sent.map_err(BenchError::failed("a sender"))??);
+    }
+    let count = u32::try_from(times.len()).unwrap_or(u32::MAX);
+    Ok(row(system, in_flight, count, begun.elapsed(), times))
+}
+
+/// `XADD` with `appendfsync always`, by Redis's own load generator.
+async fn redis(folder: &Path, messages: u32, keep: Keep<'_>) -> Result<(), BenchError> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("choosing a port"))?;
+    let port = listener
+        .local_addr()
+        .map_err(BenchError::io("choosing a port"))?
+        .port();
+    drop(listener);
+    let port = port.to_string();
+    let mut server = Command::new("redis-server");
+    server.args([
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+    ]);
+    server
+        .args(["--appendfsync", "always", "--dir"])
+        .arg(folder);
+    let server = server.stdout(std::process::Stdio::null()).spawn();
+    let Ok(mut server) = server else {
+        let what = "Redis: redis-server is not installed (Debian: redis-server)";
+        return keep(MessageRecord::Skipped(what.to_owned()));
+    };
+    let outcome = load_redis(&port, messages, keep).await;
+    let _ = server.kill();
+    let _ = server.wait();
+    outcome
+}
+
+async fn load_redis(port: &str, messages: u32, keep: Keep<'_>) -> Result<(), BenchError> {
+    let until = Instant::now() + Duration::from_secs(10);
+    while tokio::net::TcpStream::connect(format!("127.0.0.1:{port}"))
+        .await
+        .is_err()
+    {
+        if Instant::now() > until {
+            return keep(MessageRecord::Skipped(
+                "Redis: it does not start".to_owned(),
+            ));
+        }
+        tokio::task::yield_now().await;
+    }
+    let body = "7".repeat(BODY);
+    for in_flight in IN_FLIGHT {
+        let (count, clients) = (messages.to_string(), in_flight.to_string());
+        let mut load = tokio::process::Command::new("redis-benchmark");
+        load.args([
+            "-p", port, "-c", &clients, "-n", &count, "--csv", "XADD", "s", "*", "f", &body,
+        ]);
+        let out = load
+            .output()
+            .await
+            .map_err(BenchError::io("running redis-benchmark"))?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        // "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
+        let fields = text.lines().last().unwrap_or_default().rsplit(',');
+        let fields: Vec<f64> = fields
+            .filter_map(|field| field.trim_matches('"').parse().ok())
+            .collect();
+        let &[_max, p99, _p95, p50, _min, _mean, per_s, ..] = fields.as_slice() else {
+            return keep(MessageRecord::Skipped(
+                "Redis: its load generator says something else".to_owned(),
+            ));
+        };
+        keep(MessageRecord::Speed(MessageSpeed {
+            system: "Redis XADD, appendfsync always".to_owned(),
+            in_flight,
+            messages,
+            per_s,
+            p50_ms: Some(p50),
+            p99_ms: Some(p99),
+        }))?;
+    }
+    Ok(())
+}
