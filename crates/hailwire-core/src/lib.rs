@@ -28,6 +28,7 @@
 //! | [`hub_registration`] | when a node publishes its record at a hub |
 //! | [`hub_record`] | what a record at a hub leaves out, and to whom its agents are shown |
 //! | [`port_mapping`] | when a router is asked for a port |
+//! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
@@ -54,6 +55,7 @@ pub mod pending;
 pub mod port_mapping;
 pub mod rate_limit;
 pub mod receive_window;
+pub mod relay_share;
 mod remote;
 pub mod routing;
 #[cfg(test)]

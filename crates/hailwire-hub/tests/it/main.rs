@@ -23,6 +23,7 @@ mod outages;
 mod packets;
 mod refusals;
 mod relay;
+mod relay_share;
 mod test_hub;
 mod tls;
 mod trust;
