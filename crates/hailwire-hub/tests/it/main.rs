@@ -21,6 +21,7 @@ mod initial;
 mod nodes;
 mod outages;
 mod packets;
+mod private_hub;
 mod refusals;
 mod relay;
 mod relay_share;
