@@ -58,7 +58,7 @@ pub(super) async fn pair(
         Err(status) => return Ok((facts(PeerState::Away(status.message), None), shown)),
     };
     (shown.id, shown.name) = (Some(id), known_as(node, id));
-    if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
+    if !hubs::trusts(node, id).await {
         return Ok((facts(PeerState::Untrusted, None), shown));
     }
     let places = tunnel::places(node, id).await;
