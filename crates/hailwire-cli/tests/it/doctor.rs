@@ -333,9 +333,9 @@ fn every_network_and_every_path_is_said_to_be_what_it_is() {
     for part in [
         "warning  relayed-symmetric",
         "→ Turn on UPnP",
-        "addresses that were tried from here",
-        "addresses that were tried from there",
-        "in use",
+        "TRIED  HERE",
+        "an answer, in use",
+        "nothing",
     ] {
         assert!(
             shown.stdout.contains(part),
@@ -358,6 +358,19 @@ fn every_network_and_every_path_is_said_to_be_what_it_is() {
         .filter(is_home)
         .any(|one| one["used"] == true);
     assert!(used, "{peer}");
+    // The path in use is known from both ends.
+    let pair = &peer["pairs"][0];
+    assert_eq!(
+        (&pair["kind"], &pair["outcome"]),
+        (&"udp".into(), &"used".into()),
+        "{peer}"
+    );
+    assert!(
+        pair["near"].as_str().unwrap().starts_with(&address),
+        "{peer}"
+    );
+    let far = ward.network.address("public").unwrap().to_string();
+    assert!(pair["far"].as_str().unwrap().starts_with(&far), "{peer}");
 }
 
 fn ward_site(ward: &Ward, host: &str) -> usize {
