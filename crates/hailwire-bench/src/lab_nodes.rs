@@ -185,6 +185,11 @@ impl LabStarter {
         Ok(())
     }
 
+    /// Takes a host's second address away, which [`LabStarter::move_host`] gives back.
+    pub(crate) fn take_second_address(&self, host: &str) -> Result<(), BenchError> {
+        self.ip(host, |own| format!("address del {} dev eth0", own[1]))
+    }
+
     /// A host has another of its addresses by the topology from now on: that of number `to` in place of `from`.
     pub(crate) fn move_host(&self, host: &str, from: usize, to: usize) -> Result<(), BenchError> {
         self.ip(host, |own| {

@@ -6,13 +6,17 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    num::NonZeroU32,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use bytes::Bytes;
-use hailwire::{Code, Status, admin, config::Carrier};
+use hailwire::{
+    Code, Status, admin,
+    config::{ByteSize, Carrier},
+};
 use hailwire_hub::TlsMode;
 use hailwire_terminal::{
     failure::CommandFailure,
@@ -808,6 +812,11 @@ fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> 
         other::HubTrustPolicy::Nobody => hailwire_hub::MemberTrust::Nobody,
         other::HubTrustPolicy::Members => hailwire_hub::MemberTrust::Members,
     };
+    let rate = |size: Option<ByteSize>| size.and_then(|size| NonZeroU32::new(size.bytes()));
+    config.bounds.relay_rates = hailwire_hub::RelayRates {
+        whole: rate(run.relay_rate),
+        each: rate(run.relay_rate_each),
+    };
     config.listing = run.listing.map(|listing| match listing {
         other::HubListingPolicy::Members => hailwire_hub::AgentVisibility::Members,
         other::HubListingPolicy::Trusted => hailwire_hub::AgentVisibility::Trusted,
@@ -931,6 +940,22 @@ mod tests {
             "demo --workers 5 --agents 14".to_owned(),
         ] {
             assert_eq!(planned(&line).unwrap_err().exit(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_relay_has_the_rates_that_were_asked_for_and_none_by_itself() {
+        let rates = |line: &str| match planned(line).unwrap().action {
+            Action::HubRun(hub) => hub.config.bounds.relay_rates,
+            other => panic!("{other:?}"),
+        };
+        assert!(rates("hub").unlimited());
+        let bounded = rates("hub --relay-rate 20MiB --relay-rate-each 64KiB");
+        assert_eq!(bounded.whole, NonZeroU32::new(20 << 20));
+        assert_eq!(bounded.each, NonZeroU32::new(64 << 10));
+        for low in ["0B", "63KiB", "5"] {
+            let line = ["hail", "hub", "--relay-rate", low];
+            assert!(Cli::try_parse_from(line).is_err(), "{low}");
         }
     }
 

@@ -9,11 +9,13 @@ use std::{net::SocketAddr, time::Duration};
 
 use crate::dial_address::is_global;
 
+mod candidate_pairs;
 mod findings;
 mod mapping_life;
 mod pair;
 mod portal;
 
+pub use candidate_pairs::{CandidatePair, PairOutcome, TriedCandidate, candidate_pairs};
 pub use findings::{ALL_CODES, Finding, FindingLevel};
 pub use mapping_life::{LIFETIME_STEPS, MappingLife, lifetime_steps};
 pub use pair::{PairFacts, PeerState, diagnose_pair};

@@ -30,6 +30,7 @@
 //! | [`port_mapping`] | when a router is asked for a port |
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
+//! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
@@ -59,6 +60,7 @@ pub mod pending;
 pub mod port_mapping;
 pub mod rate_limit;
 pub mod receive_window;
+pub mod relay_share;
 mod remote;
 pub mod routing;
 #[cfg(test)]

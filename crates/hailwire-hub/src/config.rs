@@ -2,11 +2,11 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    num::NonZeroU32,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
 
+use hailwire_core::relay_share::RelayRates;
 use hailwire_wire::{HubUrl, directory::MemberTrust};
 
 /// The TCP port that a hub listens on by default.
@@ -120,8 +120,8 @@ pub struct HubBounds {
     pub searches_at_once: usize,
     /// Relay connections of one member. Default 8.
     pub relay_connections_per_member: usize,
-    /// Bytes per second that the relay reads from one connection. Default unlimited.
-    pub relay_bytes_per_second: Option<NonZeroU32>,
+    /// What the relay carries in all, which the members that send share fairly, and for each of them. Default unlimited.
+    pub relay_rates: RelayRates,
 }
 
 impl Default for HubBounds {
@@ -137,7 +137,7 @@ impl Default for HubBounds {
             searches_per_minute: 240,
             searches_at_once: 2,
             relay_connections_per_member: 8,
-            relay_bytes_per_second: None,
+            relay_rates: RelayRates::default(),
         }
     }
 }

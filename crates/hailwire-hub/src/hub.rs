@@ -14,7 +14,7 @@ use std::{
 
 use hailwire_wire::{HubUrl, NodeId, directory::HubMember};
 use iroh_base::EndpointId;
-use iroh_relay::server::{Metrics as RelayCounters, RelayService, Server};
+use iroh_relay::server::Server;
 use thiserror::Error;
 use tokio::{
     sync::watch,
@@ -31,7 +31,7 @@ use crate::{
     identity::{HubIdentity, IdentityError},
     nat_discovery::NatDiscovery,
     queue::DirectoryQueue,
-    relay,
+    relay::{self, Relay},
     server::{self, ServerContext},
 };
 
@@ -51,8 +51,7 @@ pub struct Hub {
     udp: SocketAddr,
     clock: fn() -> u64,
     queue: DirectoryQueue,
-    relay: RelayService,
-    pub(crate) relay_counters: Arc<RelayCounters>,
+    pub(crate) relay: Relay,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
     discovery: Server,
@@ -146,9 +145,7 @@ impl Hub {
             stun_ports: stun.ports(),
             name_hold_s,
         };
-        let relay_counters = Arc::new(RelayCounters::default());
-        let (relay, removed) =
-            relay::relay(queue.clone(), &config.bounds, Arc::clone(&relay_counters));
+        let (relay, removed) = Relay::new(queue.clone(), &config.bounds);
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(removed.end(stopped.clone()));
         let stun = tokio::spawn(stun.serve(stopped.clone()));
@@ -169,7 +166,6 @@ impl Hub {
             clock: config.clock,
             queue,
             relay,
-            relay_counters,
             stop,
             serving,
             discovery,
@@ -246,7 +242,7 @@ impl Hub {
         let removed = remove.map_err(|_| InviteError::ShuttingDown)?;
         let removed = removed.map_err(InviteError::Directory)?;
         if let Ok(endpoint) = EndpointId::from_bytes(node.as_bytes()) {
-            self.relay.clients().disconnect(endpoint, None);
+            self.relay.disconnect(endpoint);
         }
         Ok(removed)
     }

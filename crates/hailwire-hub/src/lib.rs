@@ -27,7 +27,7 @@
 //! | `quotas` | rate limits of each member |
 //! | `directory` | the core: members, records, names, over SQLite, told the time |
 //! | `nat_discovery` | STUN at two ports, which tells what a NAT does |
-//! | `relay` | the relay's access check, address discovery |
+//! | `relay` | the relay's connections: access check, fair share; address discovery |
 //! | `throttle` | token buckets by key |
 //! | [`folder`] | operations on the data folder without the running hub |
 
@@ -48,6 +48,7 @@ mod throttle;
 pub use config::{AgentVisibility, DEFAULT_PORT, HubBounds, HubConfig, TlsMode};
 pub use directory::{DirectoryError, HubCounts, OpenTicket};
 pub use folder::{HubFolderStatus, InviteError};
+pub use hailwire_core::relay_share::RelayRates;
 pub use hailwire_wire::directory::MemberTrust;
 pub use hub::{Hub, StartError};
 pub use identity::IdentityError;

@@ -1,6 +1,6 @@
 //! Metrics in the text format of OpenMetrics, encoded by `prometheus-client`. All names begin with `hailwire_hub_`.
 
-use std::fmt;
+use std::{fmt, sync::atomic::Ordering};
 
 use prometheus_client::{
     encoding::text,
@@ -20,13 +20,14 @@ impl Hub {
     ///
     /// As [`Hub::counts`].
     pub async fn to_openmetrics(&self) -> Result<String, InviteError> {
-        let relay = &self.relay_counters;
+        let relay = &self.relay.counters;
         let relayed = RelayTotals {
             opened: relay.accepts.get(),
             closed: relay.disconnects.get(),
             received_bytes: relay.bytes_recv.get(),
             sent_bytes: relay.bytes_sent.get(),
             dropped: relay.send_packets_dropped.get(),
+            over_rate: self.relay.over_rate.load(Ordering::Relaxed),
         };
         let mut out = String::new();
         // Writing to a string does not fail.
@@ -43,6 +44,7 @@ struct RelayTotals {
     received_bytes: u64,
     sent_bytes: u64,
     dropped: u64,
+    over_rate: u64,
 }
 
 fn write(out: &mut String, counts: HubCounts, relay: &RelayTotals) -> fmt::Result {
@@ -88,6 +90,12 @@ fn write(out: &mut String, counts: HubCounts, relay: &RelayTotals) -> fmt::Resul
         None,
         relay.dropped,
     );
+    counter(
+        "relay_over_rate_frames",
+        "Frames dropped because their sender was over its share of the relay's rate",
+        None,
+        relay.over_rate,
+    );
     text::encode(out, &registry)
 }
 
@@ -108,6 +116,7 @@ mod tests {
             received_bytes: 70,
             sent_bytes: 60,
             dropped: 9,
+            over_rate: 4,
         };
         let mut out = String::new();
         write(&mut out, counts, &relay).unwrap();
@@ -122,6 +131,7 @@ mod tests {
                 "hailwire_hub_relay_received_bytes_total 70",
                 "hailwire_hub_relay_sent_bytes_total 60",
                 "hailwire_hub_relay_dropped_frames_total 9",
+                "hailwire_hub_relay_over_rate_frames_total 4",
             ]
         );
         assert!(out.ends_with("# EOF\n"));

@@ -3,13 +3,20 @@
 //! The relay verifies the key of a connection before it calls the access check here, so a non-member gets no further
 //! than that. Address discovery tells any client the address that its packet came from; it needs no membership and keeps
 //! no state.
+//!
+//! A relay whose rate is bounded shares it fairly among the members that send ([`hailwire_core::relay_share`]).
+
+mod connection;
+mod member_stream;
 
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
+
+use hailwire_core::relay_share::RelayShare;
 
 use hailwire_wire::NodeId;
 use http::HeaderMap;
@@ -17,7 +24,7 @@ use iroh_base::EndpointId;
 use iroh_relay::{
     KeyCache,
     server::{
-        Access, AccessControl, ClientRateLimit, ClientRequest, ConnectionId, Handlers, Metrics,
+        Access, AccessControl, ClientRequest, ConnectionId, DynAccessControl, Handlers, Metrics,
         QuicConfig, RelayService, Server, ServerConfig, SpawnError,
     },
 };
@@ -41,37 +48,71 @@ const LOOKS: u32 = 2;
 /// Members that are looked up in one query, so that others wait for it for a moment only.
 const LOOKED_UP_AT_ONCE: usize = 64;
 
-/// Creates the relay, which takes over upgraded connections, and what ends those of members that are removed.
-pub(crate) fn relay(
-    queue: DirectoryQueue,
-    bounds: &HubBounds,
-    counters: Arc<Metrics>,
-) -> (RelayService, RemovedMembers) {
-    let members = Arc::new(MembersOnly {
-        queue,
-        max: bounds.relay_connections_per_member,
-        open: Mutex::default(),
-    });
-    let relay = RelayService::new(
-        Handlers::default(),
-        HeaderMap::new(),
-        bounds.relay_bytes_per_second.map(ClientRateLimit::new),
-        KeyCache::new(KEY_CACHE),
-        members.clone(),
-        counters,
-    );
-    let removed = RemovedMembers {
-        members,
-        relay: relay.clone(),
-    };
-    (relay, removed)
+/// The relay: iroh's, with connections that this crate takes in.
+#[derive(Clone, Debug)]
+pub(crate) struct Relay {
+    /// It only keeps the connections and passes on what comes.
+    service: RelayService,
+    access: Arc<dyn DynAccessControl>,
+    keys: KeyCache,
+    pub(crate) counters: Arc<Metrics>,
+    /// Who is carried when, if that is bounded.
+    share: Option<Arc<Mutex<RelayShare<NodeId>>>>,
+    /// Frames dropped because their sender was over its share.
+    pub(crate) over_rate: Arc<AtomicU64>,
+}
+
+impl Relay {
+    /// A relay, and what ends the connections of members that are removed.
+    pub(crate) fn new(queue: DirectoryQueue, bounds: &HubBounds) -> (Self, RemovedMembers) {
+        let members = Arc::new(MembersOnly {
+            queue,
+            max: bounds.relay_connections_per_member,
+            open: Mutex::default(),
+        });
+        let counters = Arc::new(Metrics::default());
+        let keys = KeyCache::new(KEY_CACHE);
+        let service = RelayService::new(
+            Handlers::default(),
+            HeaderMap::new(),
+            None,
+            keys.clone(),
+            members.clone(),
+            Arc::clone(&counters),
+        );
+        let rates = bounds.relay_rates;
+        let share = (!rates.unlimited()).then(|| Arc::new(Mutex::new(RelayShare::new(rates))));
+        let relay = Self {
+            service,
+            access: members.clone(),
+            keys,
+            counters,
+            share,
+            over_rate: Arc::default(),
+        };
+        let removed = RemovedMembers {
+            members,
+            relay: relay.clone(),
+        };
+        (relay, removed)
+    }
+
+    /// Ends a member's connections.
+    pub(crate) fn disconnect(&self, endpoint: EndpointId) {
+        self.service.clients().disconnect(endpoint, None);
+    }
+
+    /// Ends all connections.
+    pub(crate) async fn shutdown(&self) {
+        self.service.shutdown().await;
+    }
 }
 
 /// Ends the relay connections of nodes that are no members any more: `hail hub members rm` works on the database, and knows
 /// nothing of connections.
 pub(crate) struct RemovedMembers {
     members: Arc<MembersOnly>,
-    relay: RelayService,
+    relay: Relay,
 }
 
 impl RemovedMembers {
@@ -112,7 +153,7 @@ impl RemovedMembers {
             });
             for endpoint in looked_up.await.unwrap_or_default() {
                 tracing::debug!(node = %endpoint.fmt_short(), "relay connection ended: not a member any more");
-                self.relay.clients().disconnect(endpoint, None);
+                self.relay.disconnect(endpoint);
             }
         }
     }

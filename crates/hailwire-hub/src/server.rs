@@ -21,22 +21,18 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::{body::Incoming, server::conn::http1, service::Service as _};
+use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use iroh_relay::server::{
-    RelayService,
-    http_server::{BytesBody, RelayServiceWithNotify},
-    streams::MaybeTlsStream,
-};
+use iroh_relay::server::{http_server::BytesBody, streams::MaybeTlsStream};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{api::DirectoryApi, config::HubBounds, throttle::client_network};
+use crate::{api::DirectoryApi, config::HubBounds, relay::Relay, throttle::client_network};
 
 /// Maximum lifetime of a connection that does not become a relay connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,7 +49,7 @@ const MAX_CHALLENGE: usize = 64;
 /// What every connection shares.
 pub(crate) struct ServerContext {
     pub(crate) api: DirectoryApi,
-    pub(crate) relay: RelayService,
+    pub(crate) relay: Relay,
     pub(crate) tls: Option<TlsAcceptor>,
     /// [`HubBounds::handshake`].
     pub(crate) handshake: Duration,
@@ -184,13 +180,10 @@ async fn route(
 ) -> Response<BytesBody> {
     let path = request.uri().path();
     match (request.method(), path) {
-        (&Method::GET, "/relay") => {
-            let relay = RelayServiceWithNotify::new(port.relay.clone(), Arc::new(Notify::new()));
-            relay.call(request).await.unwrap_or_else(|error| {
-                tracing::debug!(%error, "the relay refused a request");
-                status(StatusCode::BAD_REQUEST)
-            })
-        }
+        (&Method::GET, "/relay") => port.relay.upgrade(request).unwrap_or_else(|error| {
+            tracing::debug!(%error, "the relay refused a request");
+            status(StatusCode::BAD_REQUEST)
+        }),
         (&Method::GET, "/ping") => {
             let mut response = status(StatusCode::OK);
             let any = HeaderValue::from_static("*");

@@ -25,7 +25,7 @@ mod upgrade;
 pub use error::WebSocketError;
 pub use frame::Role;
 pub use socket::WebSocket;
-pub use upgrade::{accept, connect};
+pub use upgrade::{accept, connect, upgrade_answer};
 
 /// The limits of one side of a connection.
 #[derive(Clone, Copy, Debug)]

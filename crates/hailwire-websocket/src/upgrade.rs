@@ -88,6 +88,16 @@ pub async fn accept<IO: AsyncRead + AsyncWrite + Unpin>(
     ))
 }
 
+/// The value of `Sec-WebSocket-Accept` that answers a request for a WebSocket, for whoever answers it over an HTTP server and then
+/// begins with [`WebSocket::over`].
+///
+/// # Errors
+///
+/// [`WebSocketError::Upgrade`] if the client requests anything else.
+pub fn upgrade_answer<B>(request: &Request<B>) -> Result<String, WebSocketError> {
+    asked_key(request).map(|key| accept_value(&key))
+}
+
 fn request(uri: &Uri, headers: &HeaderMap, key: &str) -> Vec<u8> {
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let host = uri.authority().map_or("", |authority| {
@@ -178,7 +188,7 @@ fn header_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, WebSocketErr
 }
 
 /// The key of a request for a WebSocket.
-fn asked_key(request: &Request<()>) -> Result<String, WebSocketError> {
+fn asked_key<B>(request: &Request<B>) -> Result<String, WebSocketError> {
     let fields = request.headers();
     let version = fields.get(header::SEC_WEBSOCKET_VERSION);
     if request.method() != Method::GET

@@ -635,6 +635,22 @@ pub struct PeerDiagnosis {
     pub candidates: Vec<PathCandidate>,
     /// Where it looked for this node, and what came back; empty where it did not say.
     pub far_candidates: Vec<PathCandidate>,
+    /// Both put together, as far as that can be told; what is in use comes first, then what answered.
+    pub pairs: Vec<AddressPair>,
+}
+
+/// One way between this node and a peer: an address of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AddressPair {
+    /// `udp`, `tcp` or `relay`.
+    pub kind: String,
+    /// Where the peer looked for this node; none where that may be any.
+    pub near: Option<String>,
+    /// Where this node looked for the peer; none where that may be any.
+    pub far: Option<String>,
+    /// `used`, `answered` or `no-answer`.
+    pub outcome: String,
 }
 
 /// One way to a peer.

@@ -105,7 +105,7 @@ impl ChangeCase {
         }
         // The second address is for the move.
         for host in [NEAR, FAR] {
-            starter.ip(host, |own| format!("address del {} dev eth0", own[1]))?;
+            starter.take_second_address(host)?;
         }
         Ok(Self {
             change,

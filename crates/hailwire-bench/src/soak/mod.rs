@@ -112,7 +112,7 @@ pub async fn run(
     let (begun, mut interrupted) = (Instant::now(), false);
     let mut changes = interval_at(begun + CHANGE_INTERVAL, CHANGE_INTERVAL);
     let mut at = 0;
-    while begun.elapsed() < order.length && !interrupted {
+    loop {
         tokio::select! {
             biased;
             () = &mut stop => interrupted = true,
@@ -122,6 +122,9 @@ pub async fn run(
         let period = soak.period(begun.elapsed(), seen).await;
         tell(&period.line());
         kept.keep(period)?;
+        if interrupted || begun.elapsed() >= order.length {
+            break;
+        }
         at = 1 - at;
         soak.change_address(at)?;
     }
@@ -166,7 +169,7 @@ impl Soak {
         let hub = starter.hub(HUB).await?;
         let tickets = [starter.ticket(HUB, 2).await?];
         // The second address is for later.
-        starter.ip(PHONE, |own| format!("address del {} dev eth0", own[1]))?;
+        starter.take_second_address(PHONE)?;
         Ok(Self {
             phone: starter.node(PHONE, &[], &[], &tickets).await?,
             server: starter.node(SERVER, &[], &[], &tickets).await?,

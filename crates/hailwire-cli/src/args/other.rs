@@ -4,6 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use hailwire::config::ByteSize;
 use hailwire_wire::{HubUrl, address::NodeRef};
 
 use super::duration;
@@ -104,12 +105,30 @@ pub(crate) struct HubRunArgs {
     /// nodes that trust it]
     #[arg(long, value_name = "WHOSE", value_enum)]
     pub(crate) listing: Option<HubListingPolicy>,
+    /// Bytes a second that the relay carries in all, as "20MiB"; members that want more than that share it equally
+    /// [default: no bound]
+    #[arg(long, value_name = "SIZE", value_parser = relay_rate)]
+    pub(crate) relay_rate: Option<ByteSize>,
+    /// Bytes a second that the relay carries for each member [default: no bound]
+    #[arg(long, value_name = "SIZE", value_parser = relay_rate)]
+    pub(crate) relay_rate_each: Option<ByteSize>,
     /// TCP address at which Prometheus reads the hub's metrics, over plain HTTP [default: none]
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Set by `hail hub -d` for the process that it starts
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
+}
+
+/// The lowest rate of a relay: one of its largest frames a second.
+const LOWEST_RELAY_RATE: ByteSize = ByteSize::kib(64);
+
+fn relay_rate(text: &str) -> Result<ByteSize, String> {
+    let rate: ByteSize = text.parse()?;
+    if rate < LOWEST_RELAY_RATE {
+        return Err(format!("expected at least {LOWEST_RELAY_RATE}"));
+    }
+    Ok(rate)
 }
 
 /// Whom the members of a hub trust because of their membership.

@@ -162,6 +162,12 @@ fn hub_arguments(run: &CommandContext, hub: &HubRunArgs) -> Vec<OsString> {
     if let Some(listing) = hub.listing {
         flag("--listing", name(&|| listing.to_possible_value()).into());
     }
+    if let Some(rate) = hub.relay_rate {
+        flag("--relay-rate", word(&rate));
+    }
+    if let Some(rate) = hub.relay_rate_each {
+        flag("--relay-rate-each", word(&rate));
+    }
     if let Some(address) = hub.metrics {
         flag("--metrics", word(&address));
     }

@@ -2,8 +2,12 @@
 
 use std::fmt::Write as _;
 
-use hailwire::admin::{Diagnosis, DiagnosisFinding, DiagnosisRequest, PathCandidate, method};
-use hailwire_terminal::{failure::CommandFailure, text};
+use hailwire::admin::{AddressPair, Diagnosis, DiagnosisFinding, DiagnosisRequest, method};
+use hailwire_terminal::{
+    failure::CommandFailure,
+    table::{TableStyle, TextTable},
+    text,
+};
 
 use super::{CommandContext, connect};
 
@@ -14,7 +18,9 @@ pub(super) async fn run(
 ) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let diagnosis: Diagnosis = client.admin(method::DIAGNOSE, &request).await?;
-    run.output.value(&diagnosis, for_people)?;
+    let style = run.output.table_style();
+    let shown = |diagnosis: &Diagnosis| for_people(diagnosis, style);
+    run.output.value(&diagnosis, shown)?;
     let is_fault = |finding: &&DiagnosisFinding| finding.level == "fault";
     match diagnosis.findings.iter().filter(is_fault).count() {
         0 => Ok(()),
@@ -23,7 +29,7 @@ pub(super) async fn run(
     }
 }
 
-fn for_people(diagnosis: &Diagnosis) -> String {
+fn for_people(diagnosis: &Diagnosis, style: TableStyle) -> String {
     let mut page = String::new();
     for finding in &diagnosis.findings {
         let DiagnosisFinding {
@@ -38,34 +44,32 @@ fn for_people(diagnosis: &Diagnosis) -> String {
             let _ = writeln!(page, "         → {}", text::one_line(cure));
         }
     }
-    if let Some(peer) = &diagnosis.peer {
-        candidates(&mut page, "from here", &peer.candidates);
-        candidates(&mut page, "from there", &peer.far_candidates);
+    if let Some(peer) = &diagnosis.peer
+        && !peer.pairs.is_empty()
+    {
+        let _ = write!(page, "\n{}", pairs(&peer.pairs, style));
     }
     page
 }
 
-/// The addresses at which one end looked for the other, and what came back.
-fn candidates(page: &mut String, whence: &str, candidates: &[PathCandidate]) {
-    if candidates.is_empty() {
-        return;
-    }
-    let _ = writeln!(page, "\naddresses that were tried {whence}");
-    let shown = |candidate: &PathCandidate| {
-        let parts = [&candidate.kind, &candidate.address];
-        parts.map(|part| text::one_line(part))
-    };
-    let rows: Vec<_> = candidates.iter().map(shown).collect();
-    let width = rows.iter().map(|[_, address]| address.chars().count());
-    let width = width.max().unwrap_or_default();
-    for (candidate, [kind, address]) in candidates.iter().zip(rows) {
-        let what = match (candidate.used, candidate.answered) {
-            (true, _) => "in use",
-            (false, true) => "answered",
-            (false, false) => "no answer",
+/// The pairs of addresses that were tried, and what came back.
+fn pairs(pairs: &[AddressPair], style: TableStyle) -> String {
+    let mut table = TextTable::new(["TRIED", "HERE", "THERE", "WHAT CAME BACK"]);
+    for pair in pairs {
+        let what = match pair.outcome.as_str() {
+            "used" => "an answer, in use",
+            "answered" => "an answer",
+            _ => "nothing",
         };
-        let _ = writeln!(page, "  {kind:<5}  {address:<width$}  {what}");
+        let end = |address: &Option<String>| address.clone().unwrap_or_default();
+        table.row([
+            pair.kind.clone(),
+            end(&pair.near),
+            end(&pair.far),
+            what.to_owned(),
+        ]);
     }
+    table.render(style)
 }
 
 #[cfg(test)]
@@ -73,6 +77,15 @@ mod tests {
     use hailwire::admin::PeerDiagnosis;
 
     use super::*;
+
+    fn pair(kind: &str, near: Option<&str>, far: Option<&str>, outcome: &str) -> AddressPair {
+        AddressPair {
+            kind: kind.to_owned(),
+            near: near.map(str::to_owned),
+            far: far.map(str::to_owned),
+            outcome: outcome.to_owned(),
+        }
+    }
 
     #[test]
     fn each_finding_has_its_cause_and_its_cure() {
@@ -84,31 +97,30 @@ mod tests {
                 cure: "Turn it off.".to_owned(),
             }],
             peer: Some(PeerDiagnosis {
-                candidates: vec![PathCandidate {
-                    kind: "udp".to_owned(),
-                    address: "192.0.2.1:7".to_owned(),
-                    answered: false,
-                    used: false,
-                }],
-                far_candidates: vec![PathCandidate {
-                    kind: "relay".to_owned(),
-                    address: "https://hub\x1b/".to_owned(),
-                    answered: true,
-                    used: true,
-                }],
+                pairs: vec![
+                    pair(
+                        "relay",
+                        Some("https://hub\x1b/"),
+                        Some("https://hub\x1b/"),
+                        "used",
+                    ),
+                    pair("udp", None, Some("192.0.2.1:7"), "no-answer"),
+                ],
                 ..PeerDiagnosis::default()
             }),
             ..Diagnosis::default()
         };
-        let page = for_people(&diagnosis);
+        let page = for_people(&diagnosis, TableStyle::default());
         assert!(page.contains("warning  nat-symmetric\n"), "{page}");
         assert!(page.contains("         → Turn it off.\n"), "{page}");
-        assert!(
-            page.contains("from here\n  udp    192.0.2.1:7  no answer\n"),
-            "{page}"
-        );
-        let there = page.split("from there\n").nth(1).unwrap();
-        assert!(there.starts_with("  relay  https://hub") && there.ends_with("in use\n"));
+        let table: Vec<Vec<&str>> = page
+            .lines()
+            .skip_while(|line| !line.starts_with("TRIED"))
+            .skip(1)
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(table[0].last(), Some(&"use"), "{page}");
+        assert_eq!(table[1], ["udp", "-", "192.0.2.1:7", "nothing"], "{page}");
         assert!(!page.contains('\x1b'));
     }
 }

@@ -143,6 +143,10 @@ fn a_hub_in_the_background_tells_its_metrics_and_is_stopped_by_a_command() {
             "127.0.0.1:0",
             "--trust",
             "members",
+            "--relay-rate",
+            "20MiB",
+            "--relay-rate-each",
+            "5MiB",
             "--metrics",
             metrics,
         ];

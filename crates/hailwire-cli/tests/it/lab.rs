@@ -371,36 +371,47 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     pub(crate) fn up(topology: &str, hub_port: u16) -> Self {
-        let network = NamespaceNetwork::up(&Topology::named(topology).unwrap()).unwrap();
-        let mut nodes = Self {
-            network,
+        let mut nodes = Self::inside_of(&Topology::named(topology).unwrap());
+        let ticket = nodes.hub("hub", hub_port);
+        for node in ["a", "b"] {
+            nodes.node(node);
+            nodes.run(node, &["join", "--yes", &ticket]).ok();
+        }
+        nodes
+    }
+
+    /// A network in which nothing runs yet.
+    fn inside_of(topology: &Topology) -> Self {
+        Self {
+            network: NamespaceNetwork::up(topology).unwrap(),
             nodes: TestNodes::new(),
-        };
-        let hub = format!("{}:{hub_port}", nodes.network.address("hub").unwrap());
-        let mut command = nodes.inside(
-            "hub",
-            &["--json", "hub", "--listen", &hub, "--trust", "members"],
+        }
+    }
+
+    /// Starts a hub in the host of that name, and gives a ticket for two nodes.
+    fn hub(&mut self, host: &str, port: u16) -> String {
+        let listen = format!("{}:{port}", self.network.address(host).unwrap());
+        let mut command = self.inside(
+            host,
+            &["--json", "hub", "--listen", &listen, "--trust", "members"],
         );
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        assert!(first_line(&mut child).contains(&hub));
-        nodes.nodes.keep(child);
-        let ticket = nodes
-            .run("hub", &["hub", "invite", "--uses", "2"])
-            .ok()
-            .stdout;
-        for node in ["a", "b"] {
-            let listen = format!("{}:0", nodes.network.address(node).unwrap());
-            nodes
-                .run(node, &["up", "-d", "--name", node, "--listen", &listen])
-                .ok();
-            nodes.nodes.adopt(node);
-            nodes.run(node, &["join", "--yes", ticket.trim()]).ok();
-        }
-        nodes
+        assert!(first_line(&mut child).contains(&listen));
+        self.nodes.keep(child);
+        let invite = self.run(host, &["hub", "invite", "--uses", "2"]).ok();
+        invite.stdout.trim().to_owned()
+    }
+
+    /// Starts a node in the host of its name.
+    fn node(&mut self, node: &'static str) {
+        let listen = format!("{}:0", self.network.address(node).unwrap());
+        self.run(node, &["up", "-d", "--name", node, "--listen", &listen])
+            .ok();
+        self.nodes.adopt(node);
     }
 
     /// See [`inside`].
@@ -497,4 +508,45 @@ fn an_office_that_lets_only_port_443_out_reaches_a_node_through_the_hub() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let said = "no ping of 2 took a direct path to `b`: relay https://";
     assert!(ran.stderr.contains(said), "{ran:?}");
+}
+
+/// Two nodes that only a relay joins, a hub far away, and one nearby.
+const TWO_HUBS: &str = r#"
+host "a" { link { delay "5ms" }; firewall "no-udp" }
+host "b" { link { delay "5ms" }; firewall "no-udp" }
+host "far" { link { delay "80ms" } }
+host "near" { link { delay "5ms" } }
+"#;
+
+#[test]
+fn members_of_two_hubs_use_the_relay_of_the_nearer_one_though_they_joined_the_other_first() {
+    if !possible() {
+        return;
+    }
+    let mut nodes = Nodes::inside_of(&Topology::parse(TWO_HUBS, "two hubs").unwrap());
+    for node in ["a", "b"] {
+        nodes.node(node);
+    }
+    for host in ["far", "near"] {
+        let ticket = nodes.hub(host, 443);
+        for node in ["a", "b"] {
+            nodes.run(node, &["join", "--yes", &ticket]).ok();
+        }
+    }
+    let near = format!("https://{}", nodes.network.address("near").unwrap());
+    nodes.run("a", &["ping", "b", "-i", "100ms"]).ok();
+    let peers = nodes.run("a", &["--json", "peers"]).ok().json();
+    let path = &peers[0]["tunnel"]["path"];
+    assert_eq!(path["kind"], "relay", "{peers}");
+    assert!(
+        path["remote"].as_str().unwrap().starts_with(&near),
+        "{peers}"
+    );
+    // There and back by the far one takes 340 ms.
+    let pong = nodes.pings(1).next().unwrap();
+    assert!(
+        pong["path"]["remote"].as_str().unwrap().starts_with(&near),
+        "{pong}"
+    );
+    assert!(pong["rtt_us"].as_u64().unwrap() < 200_000, "{pong}");
 }

@@ -18,8 +18,8 @@ use tokio::{
 
 use crate::test_hub::{TestHub, TestNode};
 
-const ALPN: &[u8] = b"test";
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const ALPN: &[u8] = b"test";
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An endpoint that reaches others through the hub's relay alone.
 pub(crate) async fn endpoint(hub: &TestHub, node: &TestNode, seed: u8) -> Endpoint {

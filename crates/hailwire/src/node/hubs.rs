@@ -478,6 +478,11 @@ pub(super) async fn candidates_at_hubs(
     }
 }
 
+/// Whether `id` is trusted, or is from now on since a hub vouches for it: [`vouched_for`].
+pub(super) async fn trusts(node: &NodeInner, id: NodeId) -> bool {
+    node.trust.is_trusted(id) || vouched_for(node, id).await
+}
+
 /// Whether a hub whose members trust each other vouches for `id`; it is then trusted, unless
 /// the operator removed it.
 pub(super) async fn vouched_for(node: &NodeInner, id: NodeId) -> bool {

@@ -78,7 +78,7 @@ fn dial_requested(
 }
 
 async fn dial_over(node: &Arc<NodeInner>, id: NodeId, carrier: Carrier) -> Result<Session, Status> {
-    if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
+    if !hubs::trusts(node, id).await {
         return Err(untrusted(id));
     }
     let transport = Transport::of(carrier).unwrap_or(Transport::Udp);

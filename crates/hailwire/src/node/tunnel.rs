@@ -167,7 +167,7 @@ pub(super) async fn tunnel_for_call(
 }
 
 async fn dial_peer(node: &Arc<NodeInner>, id: NodeId) -> Result<Session, Status> {
-    if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
+    if !hubs::trusts(node, id).await {
         return Err(Status::new(
             Code::PermissionDenied,
             format!("{id} is not a trusted peer"),

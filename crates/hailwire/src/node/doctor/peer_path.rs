@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use hailwire_core::{
     Carrier,
-    diagnosis::{PairFacts, PeerState},
+    diagnosis::{self, PairFacts, PeerState},
 };
 use hailwire_wire::{CallHeader, Code, NodeId, Status, address::NodeRef, frame::FrameKind};
 use tokio::time::timeout;
@@ -58,7 +58,7 @@ pub(super) async fn pair(
         Err(status) => return Ok((facts(PeerState::Away(status.message), None), shown)),
     };
     (shown.id, shown.name) = (Some(id), known_as(node, id));
-    if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
+    if !hubs::trusts(node, id).await {
         return Ok((facts(PeerState::Untrusted, None), shown));
     }
     let places = tunnel::places(node, id).await;
@@ -70,6 +70,7 @@ pub(super) async fn pair(
         }
         Err(status) => {
             shown.candidates = shown_candidates(candidates, &[]);
+            shown.pairs = pairs(&shown.candidates, &[]);
             return Ok((facts(PeerState::Away(status.message), None), shown));
         }
     };
@@ -89,6 +90,7 @@ pub(super) async fn pair(
         shown.far = Some(reach(&of_far));
         shown.far_candidates = bounded(report.candidates);
     }
+    shown.pairs = pairs(&shown.candidates, &shown.far_candidates);
     let state = PeerState::Up {
         carrier: session.connection().carrier().to_owned(),
         relayed: path.kind == "relay",
@@ -96,6 +98,31 @@ pub(super) async fn pair(
         tcp_allowed: dial::carrier_for(node, id) != Carrier::Quic,
     };
     Ok((facts(state, far), shown))
+}
+
+/// Both ends' candidates put together.
+fn pairs(
+    candidates: &[admin::PathCandidate],
+    far_candidates: &[admin::PathCandidate],
+) -> Vec<admin::AddressPair> {
+    let pairs = diagnosis::candidate_pairs(&tried(candidates), &tried(far_candidates));
+    let shown = pairs.into_iter().map(|pair| admin::AddressPair {
+        kind: pair.kind.to_owned(),
+        near: pair.near.map(str::to_owned),
+        far: pair.far.map(str::to_owned),
+        outcome: pair.outcome.name().to_owned(),
+    });
+    shown.collect()
+}
+
+fn tried(candidates: &[admin::PathCandidate]) -> Vec<diagnosis::TriedCandidate<'_>> {
+    let tried = candidates.iter().map(|one| diagnosis::TriedCandidate {
+        kind: &one.kind,
+        address: &one.address,
+        answered: one.answered,
+        used: one.used,
+    });
+    tried.collect()
 }
 
 /// A kind of candidate and its address.

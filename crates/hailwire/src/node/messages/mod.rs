@@ -414,10 +414,7 @@ async fn receiver(
                 .with_hint("name its node (`agent@node`), and it may be away or not started yet")
         })?,
     };
-    let trusted = receiver == node.id()
-        || node.trust.is_trusted(receiver)
-        || hubs::vouched_for(node, receiver).await;
-    if !trusted {
+    if receiver != node.id() && !hubs::trusts(node, receiver).await {
         let who = NodeRef::Id(receiver);
         return Err(Status::new(
             Code::PermissionDenied,
