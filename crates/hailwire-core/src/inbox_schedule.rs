@@ -1,8 +1,8 @@
 //! Which of the messages that wait at a node is handed to which agent next.
 //!
 //! Messages of one sender to one agent form a *lane*: they are handed over in the order in which they came, each after the one before it has its end. A
-//! message that may come in any order has a lane of its own. An agent has so many messages in hand at once
-//! ([`AT_ONCE`]); lanes take turns by how long their first message waits. Agents that are not here are handed nothing.
+//! message that may come in any order has a lane of its own. An agent has as many messages in hand at once as its
+//! members take, and [`AT_ONCE`] at most; lanes take turns by how long their first message waits. Agents that are not here are handed nothing.
 //!
 //! Messages are numbers; what they say, and their states on disk, is for whoever drives this.
 
@@ -38,7 +38,8 @@ pub struct InboxSchedule {
 
 #[derive(Debug, Default)]
 struct AgentInbox {
-    here: bool,
+    /// How many messages its members take at once; 0 while it has none here.
+    capacity: usize,
     in_hand: usize,
     lanes: HashMap<MessageLane, LaneQueue>,
     /// Lanes whose first message is not in hand: when it is due, and its number.
@@ -98,10 +99,11 @@ impl InboxSchedule {
         self.messages.insert(number, (agent.clone(), lane));
     }
 
-    /// Whether an agent is here now.
-    pub fn handle_agent(&mut self, agent: &AgentName, here: bool) {
-        if here || self.agents.contains_key(agent) {
-            self.agents.entry(agent.clone()).or_default().here = here;
+    /// How many messages the members of an agent that are here take at once, up to [`AT_ONCE`]; 0 where none is here.
+    pub fn handle_agent(&mut self, agent: &AgentName, capacity: usize) {
+        if capacity > 0 || self.agents.contains_key(agent) {
+            let inbox = self.agents.entry(agent.clone()).or_default();
+            inbox.capacity = capacity.min(AT_ONCE);
         }
     }
 
@@ -118,7 +120,7 @@ impl InboxSchedule {
     /// [`InboxSchedule::handle_end`] or [`InboxSchedule::handle_again`].
     pub fn poll_delivery(&mut self, now: Instant) -> Option<MessageNumber> {
         let agents = self.agents.values_mut();
-        let free = agents.filter(|inbox| inbox.here && inbox.in_hand < AT_ONCE);
+        let free = agents.filter(|inbox| inbox.in_hand < inbox.capacity);
         let due = free.filter(|inbox| inbox.ready.first().is_some_and(|(due, ..)| *due <= now));
         let inbox =
             due.min_by_key(|inbox| inbox.ready.first().map(|(due, number, _)| (*due, *number)))?;
@@ -162,7 +164,7 @@ impl InboxSchedule {
         queue.waiting.retain(|(_, other)| *other != number);
         if queue.waiting.is_empty() {
             inbox.lanes.remove(&lane);
-            if inbox.lanes.is_empty() && !inbox.here {
+            if inbox.lanes.is_empty() && inbox.capacity == 0 {
                 self.agents.remove(&agent);
             }
         } else {
@@ -197,7 +199,7 @@ impl InboxSchedule {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let agents = self.agents.values();
-        let free = agents.filter(|inbox| inbox.here && inbox.in_hand < AT_ONCE);
+        let free = agents.filter(|inbox| inbox.in_hand < inbox.capacity);
         free.filter_map(|inbox| inbox.ready.first().map(|(due, ..)| *due))
             .min()
     }
@@ -231,7 +233,7 @@ mod tests {
             inbox.handle_stored(now, number, &a, lane);
         }
         assert_eq!(inbox.poll_delivery(now), None, "nobody is here");
-        inbox.handle_agent(&a, true);
+        inbox.handle_agent(&a, AT_ONCE);
         assert_eq!(inbox.poll_delivery(now), Some(1));
         assert_eq!(inbox.poll_delivery(now), Some(3));
         assert_eq!(inbox.poll_delivery(now), Some(4));
@@ -267,6 +269,7 @@ mod tests {
         let mut inbox = InboxSchedule::default();
         let mut now = start();
         let agents = [agent("a"), agent("b")];
+        let mut capacity = [0; 2];
         let mut next = 0;
         let mut of: HashMap<u64, (usize, MessageLane)> = HashMap::new();
         let (mut in_hand, mut waiting) = (HashSet::new(), BTreeSet::new());
@@ -283,7 +286,11 @@ mod tests {
                     waiting.insert(next);
                     inbox.handle_stored(now, next, &agents[which], lane);
                 }
-                2 => inbox.handle_agent(&agents[below(2) as usize], below(3) > 0),
+                2 => {
+                    let which = below(2) as usize;
+                    capacity[which] = below(4) as usize;
+                    inbox.handle_agent(&agents[which], capacity[which]);
+                }
                 3 => {
                     while let Some(number) = inbox.poll_delivery(now) {
                         assert!(waiting.remove(&number), "twice in hand");
@@ -293,7 +300,7 @@ mod tests {
                         assert_eq!(before.count(), 0, "out of order");
                         in_hand.insert(number);
                         let same = in_hand.iter().filter(|other| of[other].0 == of[&number].0);
-                        assert!(same.count() <= AT_ONCE);
+                        assert!(same.count() <= capacity[of[&number].0].max(1));
                     }
                 }
                 4 => {
@@ -316,7 +323,7 @@ mod tests {
         }
         // Everything comes to its end once the agents are here.
         for agent in &agents {
-            inbox.handle_agent(agent, true);
+            inbox.handle_agent(agent, AT_ONCE);
         }
         now += Duration::from_secs(10);
         for number in in_hand.drain() {

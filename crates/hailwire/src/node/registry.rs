@@ -283,6 +283,20 @@ impl Registry {
         }
     }
 
+    /// How many calls the members of this machine take at once together, up to `most`; 0 where there is none.
+    pub(crate) fn local_capacity(&self, name: &AgentName, most: usize) -> usize {
+        let Some(group) = self.group(name) else {
+            return 0;
+        };
+        let members = group.members();
+        let locals = members.iter().filter(|member| member.tier() == Tier::Local);
+        let each = locals.map(|member| match member.max_concurrency() {
+            0 => most,
+            bound => usize::try_from(bound).unwrap_or(most),
+        });
+        each.fold(0, usize::saturating_add).min(most)
+    }
+
     /// Whether an agent of this machine goes by that name.
     pub(crate) fn has_local(&self, name: &AgentName) -> bool {
         let group = self.group(name);

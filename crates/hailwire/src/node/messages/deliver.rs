@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use hailwire_core::{
     delivery::{AfterAttempt, AttemptOutcome, after_attempt},
-    inbox_schedule::MessageNumber,
+    inbox_schedule::{AT_ONCE, MessageNumber},
     routing::CallOrigin,
 };
 use hailwire_wire::{
@@ -43,7 +43,8 @@ pub(crate) async fn run(node: Arc<NodeInner>) {
             let mut inbox = locked(&node.messages.inbox);
             let agents: Vec<AgentName> = inbox.agents().cloned().collect();
             for agent in agents {
-                inbox.handle_agent(&agent, node.registry.has_local(&agent));
+                let capacity = node.registry.local_capacity(&agent, AT_ONCE);
+                inbox.handle_agent(&agent, capacity);
             }
             while let Some(number) = inbox.poll_delivery(clock::now()) {
                 tokio::spawn(hand_over(node.clone(), number));

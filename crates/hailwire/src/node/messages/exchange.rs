@@ -1,6 +1,6 @@
 //! Sends peers what waits for them, and takes what they send: batches of messages and receipts (`spec/messages.md`).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hailwire_core::delivery::SenderNews;
@@ -26,8 +26,11 @@ use crate::{
     node::{NodeInner, tunnel},
 };
 
-/// How long a peer may take to write a batch down.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+/// How long a batch may take on its way, and until it is answered: the largest message over a link of 1.2 Mbit/s.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Batches that are taken in at once, of as many peers: what they hold in memory is so many times [`MAX_BATCH_BYTES`].
+pub(super) const RECEIVED_AT_ONCE: usize = 8;
 
 /// Most bytes of a batch, unless one message alone has more.
 const BATCH_BYTES: usize = 1024 * 1024;
@@ -118,9 +121,10 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
         .messages
         .iter()
         .any(|status| is_offered_again(status.code));
-    store
+    let left = store
         .run(move |db| {
             rows::note_told(db, peer, &told)?;
+            let mut left = Vec::new();
             for (id, status) in ids.into_iter().zip(answer.messages) {
                 let news = match status.code {
                     Code::Ok => SenderNews::Kept,
@@ -131,13 +135,14 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
                     status: Some(status),
                     ..MessageEnd::default()
                 };
-                rows::learn(db, peer, id, news, &end, 0, now_ms())?;
+                let size = rows::learn(db, peer, id, news, &end, 0, now_ms())?;
+                left.extend(size.map(|size| (peer, size)));
             }
-            Ok(())
+            Ok(left)
         })
-        .await
-        .map_err(|error| super::not_stored(&error))?;
-    node.messages.note_change();
+        .await;
+    node.messages
+        .left(left.map_err(|error| super::not_stored(&error))?);
     Ok(match full {
         true => BatchOutcome::Full,
         false => BatchOutcome::Taken,
@@ -168,10 +173,11 @@ pub(crate) async fn received(
     let Some(_turn) = Turn::take(node, peer) else {
         return Err(Status::new(
             Code::ResourceExhausted,
-            "another batch of this peer is being written down",
+            "another batch of this peer, or as many of others as are taken at once, are being written down",
         ));
     };
-    let body = request.body.bytes(MAX_BATCH_BYTES).await?;
+    let body = timeout(PATIENCE, request.body.bytes(MAX_BATCH_BYTES)).await;
+    let body = body.map_err(|_| crate::session::deadline_exceeded())??;
     let batch = decode_batch(&body)
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     drop(body);
@@ -191,7 +197,7 @@ pub(crate) async fn received(
             (Some(status), _) => Err(status.clone()),
             (None, Err(status)) => Err(status),
             (None, Ok(message)) => {
-                let room = node.messages.reserve(peer, message.body.len() as u64);
+                let room = locked(&node.messages.came).reserve(peer, message.body.len() as u64);
                 room.map(|()| kept.push(message))
             }
         };
@@ -210,6 +216,7 @@ pub(crate) async fn received(
         .messages
         .store
         .run(move |db| {
+            let mut left = Vec::new();
             for receipt in &receipts {
                 let news = SenderNews::Receipt(receipt.state);
                 let end = MessageEnd {
@@ -217,25 +224,27 @@ pub(crate) async fn received(
                     head: receipt.head.clone(),
                     answer: receipt.answer.clone(),
                 };
-                rows::learn(db, peer, receipt.id, news, &end, receipt.attempts, now)?;
+                let size = rows::learn(db, peer, receipt.id, news, &end, receipt.attempts, now)?;
+                left.extend(size.map(|size| (peer, size)));
             }
             let numbers = kept
                 .iter()
                 .map(|message| rows::insert_inbox(db, peer, message));
             let numbers: Vec<_> = numbers.collect::<rusqlite::Result<_>>()?;
-            Ok(kept.into_iter().zip(numbers).collect::<Vec<_>>())
+            Ok((kept.into_iter().zip(numbers).collect::<Vec<_>>(), left))
         })
         .await;
-    let written = written.map_err(|error| {
+    let (written, left) = written.map_err(|error| {
         for size in &sizes {
-            node.messages.release(peer, *size);
+            locked(&node.messages.came).release(peer, *size);
         }
         super::not_stored(&error)
     })?;
+    node.messages.left(left);
     for (message, number) in written {
         let size = message.body.len() as u64;
         let Some(number) = number else {
-            node.messages.release(peer, size);
+            locked(&node.messages.came).release(peer, size);
             continue;
         };
         node.messages.look_by(message.expires_at);
@@ -315,7 +324,8 @@ struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     fn take(node: &'a NodeInner, peer: NodeId) -> Option<Self> {
-        let taken = locked(&node.messages.receiving).insert(peer);
+        let mut receiving = locked(&node.messages.receiving);
+        let taken = receiving.len() < RECEIVED_AT_ONCE && receiving.insert(peer);
         taken.then_some(Self { node, peer })
     }
 }

@@ -181,11 +181,7 @@ pub(in crate::node) async fn retry(
         )
         .with_hint("`hail inbox dead` lists those")
     })?;
-    let used = super::InboxUse::of(entry.size);
-    locked(&messages.usage)
-        .entry(entry.origin)
-        .or_default()
-        .add(used);
+    locked(&messages.came).add(entry.origin, entry.size);
     messages.wait_in_inbox(entry);
     messages.inbox_changed.notify_one();
     Ok(show(node, selector).await?.row)
@@ -212,7 +208,9 @@ pub(in crate::node) async fn remove(
         }
         None => {
             let removed = messages.store.run(move |db| rows::remove(db, id)).await;
-            match removed.map_err(|error| failed(&error))? {
+            let (removed, left) = removed.map_err(|error| failed(&error))?;
+            messages.left(left.into_iter().collect());
+            match removed {
                 true => Ok(MessageRow {
                     state: MessageState::Dropped.name().to_owned(),
                     ..before

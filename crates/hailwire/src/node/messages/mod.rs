@@ -5,6 +5,7 @@
 mod deliver;
 mod exchange;
 pub(super) mod manage;
+mod quotas;
 mod rows;
 mod store;
 
@@ -31,6 +32,7 @@ use hailwire_wire::{
 use tokio::{sync::Notify, time::Instant};
 
 use self::{
+    quotas::MessageQuotas,
     rows::{MessageEnd, NewMessage, OpenEntry},
     store::MessageStore,
 };
@@ -52,19 +54,6 @@ const KEPT_AFTER_END: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Between two looks for what is too old, where something may be: the system's clock may be set meanwhile.
 const LONGEST_LOOK: Duration = Duration::from_secs(3600);
 
-/// What waits in the inbox of a node, of one sender's node and of all.
-const MAX_OF_ORIGIN: InboxUse = InboxUse {
-    messages: 100_000,
-    bytes: 1 << 30,
-};
-const MAX_OF_ALL: InboxUse = InboxUse {
-    messages: 400_000,
-    bytes: 4 << 30,
-};
-
-/// When a sender whose messages find no room may come back.
-const COME_BACK: Duration = Duration::from_secs(30);
-
 /// Durable messages of one node.
 #[derive(Debug)]
 pub(super) struct Messages {
@@ -72,10 +61,12 @@ pub(super) struct Messages {
     policy: DeliveryPolicy,
     inbox: Mutex<InboxSchedule>,
     exchange: Mutex<MessageExchange>,
-    usage: Mutex<HashMap<NodeId, InboxUse>>,
+    /// What waits here, by the sender's node, and what waits to leave, by the receiver's.
+    came: Mutex<MessageQuotas>,
+    leaving: Mutex<MessageQuotas>,
     /// Messages that somebody took by hand, and until when.
     leases: Mutex<HashMap<MessageNumber, Instant>>,
-    /// Peers that send a batch at the moment.
+    /// Peers that send a batch at the moment, at most [`exchange::RECEIVED_AT_ONCE`].
     receiving: Mutex<std::collections::HashSet<NodeId>>,
     inbox_changed: Notify,
     exchange_changed: Notify,
@@ -84,13 +75,6 @@ pub(super) struct Messages {
     look_changed: Notify,
     /// Told when any message has another state.
     state_changed: tokio::sync::watch::Sender<u64>,
-}
-
-/// What waits in an inbox.
-#[derive(Clone, Copy, Debug, Default)]
-struct InboxUse {
-    messages: u64,
-    bytes: u64,
 }
 
 fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -107,15 +91,16 @@ impl Messages {
         let policy = DeliveryPolicy::default();
         let begin = |db: &rusqlite::Connection| {
             let (open, peers) = rows::begin(db, own, &policy, now_ms())?;
-            Ok((open, peers, rows::next_expiry(db)?))
+            Ok((open, peers, rows::leaving(db)?, rows::next_expiry(db)?))
         };
-        let (store, (open, peers, expiry)) = MessageStore::open(path, begin)?;
+        let (store, (open, peers, leaving, expiry)) = MessageStore::open(path, begin)?;
         let messages = Self {
             store,
             policy,
             inbox: Mutex::default(),
             exchange: Mutex::default(),
-            usage: Mutex::default(),
+            came: Mutex::default(),
+            leaving: Mutex::default(),
             leases: Mutex::default(),
             receiving: Mutex::default(),
             inbox_changed: Notify::new(),
@@ -125,12 +110,7 @@ impl Messages {
             state_changed: tokio::sync::watch::Sender::new(0),
         };
         for entry in open {
-            // What is there already is over no quota.
-            let used = InboxUse::of(entry.size);
-            locked(&messages.usage)
-                .entry(entry.origin)
-                .or_default()
-                .add(used);
+            locked(&messages.came).add(entry.origin, entry.size);
             messages.wait_in_inbox(entry);
         }
         if let Some(expiry) = expiry {
@@ -140,52 +120,15 @@ impl Messages {
         for peer in peers {
             locked(&messages.exchange).handle_waiting(now, peer);
         }
+        for (peer, size) in leaving {
+            locked(&messages.leaving).add(peer, size);
+        }
         Ok(messages)
     }
 
     fn wait_in_inbox(&self, entry: OpenEntry) {
         let now = crate::clock::now();
         locked(&self.inbox).handle_stored(now, entry.number, &entry.agent, entry.lane);
-    }
-
-    /// Takes room in the inbox for a message of a sender's node.
-    fn reserve(&self, origin: NodeId, size: u64) -> Result<(), Status> {
-        let mut usage = locked(&self.usage);
-        let all = usage.values().fold(InboxUse::default(), |mut all, of| {
-            all.add(*of);
-            all
-        });
-        let new = InboxUse::of(size);
-        let of_origin = usage.entry(origin).or_default();
-        if of_origin.exceeds(MAX_OF_ORIGIN, new) || all.exceeds(MAX_OF_ALL, new) {
-            let whose = match of_origin.exceeds(MAX_OF_ORIGIN, new) {
-                true => "of this sender's node",
-                false => "of all senders",
-            };
-            let what = format!(
-                "{} messages with {} bytes {whose} wait in the inbox, and it takes no more",
-                of_origin.messages, of_origin.bytes
-            );
-            return Err(
-                Status::new(Code::ResourceExhausted, what).with_hint(format!(
-                    "come back in {} s; `hail inbox ls` at the receiver shows what waits",
-                    COME_BACK.as_secs()
-                )),
-            );
-        }
-        of_origin.add(new);
-        Ok(())
-    }
-
-    fn release(&self, origin: NodeId, size: u64) {
-        let mut usage = locked(&self.usage);
-        if let Some(of_origin) = usage.get_mut(&origin) {
-            of_origin.messages = of_origin.messages.saturating_sub(1);
-            of_origin.bytes = of_origin.bytes.saturating_sub(size);
-            if of_origin.messages == 0 {
-                usage.remove(&origin);
-            }
-        }
     }
 
     /// Writes what was begun, and nothing after that.
@@ -202,6 +145,19 @@ impl Messages {
     pub(super) fn peer_reachable(&self, peer: NodeId) {
         locked(&self.exchange).handle_reachable(crate::clock::now(), peer);
         self.exchange_changed.notify_one();
+    }
+
+    /// Messages to these nodes, of these sizes, wait here no more.
+    fn left(&self, left: Vec<(NodeId, u64)>) {
+        if left.is_empty() {
+            return;
+        }
+        let mut leaving = locked(&self.leaving);
+        for (receiver, size) in left {
+            leaving.release(receiver, size);
+        }
+        drop(leaving);
+        self.note_change();
     }
 
     fn wait_for_peer(&self, peer: NodeId) {
@@ -248,30 +204,12 @@ impl Messages {
 
     fn ended(&self, own: NodeId, number: MessageNumber, origin: NodeId, size: u64) {
         locked(&self.inbox).handle_end(number);
-        self.release(origin, size);
+        locked(&self.came).release(origin, size);
         if origin != own {
             self.wait_for_peer(origin);
         }
         self.inbox_changed.notify_one();
         self.note_change();
-    }
-}
-
-impl InboxUse {
-    const fn of(size: u64) -> Self {
-        Self {
-            messages: 1,
-            bytes: size,
-        }
-    }
-
-    fn add(&mut self, other: Self) {
-        self.messages += other.messages;
-        self.bytes += other.bytes;
-    }
-
-    const fn exceeds(self, bound: Self, with: Self) -> bool {
-        self.messages + with.messages > bound.messages || self.bytes + with.bytes > bound.bytes
     }
 }
 
@@ -324,9 +262,11 @@ async fn accept(
     });
     let own = node.id();
     let size = body.len() as u64;
-    if receiver == own {
-        node.messages.reserve(own, size)?;
-    }
+    let quotas = match receiver == own {
+        true => &node.messages.came,
+        false => &node.messages.leaving,
+    };
+    locked(quotas).reserve(receiver, size)?;
     let message = NewMessage {
         id: new_id(now),
         node: receiver,
@@ -351,12 +291,13 @@ async fn accept(
     let stored = match stored {
         Ok(stored) => stored,
         Err(error) => {
-            if receiver == own {
-                node.messages.release(own, size);
-            }
+            locked(quotas).release(receiver, size);
             return Err(not_stored(&error));
         }
     };
+    if stored.known {
+        locked(quotas).release(receiver, size);
+    }
     node.messages.look_by(expires_at);
     match stored.number {
         Some(number) => {
@@ -370,9 +311,8 @@ async fn accept(
             });
             node.messages.inbox_changed.notify_one();
         }
-        None if receiver == own => node.messages.release(own, size),
-        None if !stored.known => node.messages.wait_for_peer(receiver),
-        None => {}
+        None if stored.known || receiver == own => {}
+        None => node.messages.wait_for_peer(receiver),
     }
     let receipt = SendReceipt {
         id: stored.id.to_string(),
@@ -478,9 +418,10 @@ pub(super) async fn keep_clean(node: Arc<NodeInner>) {
         });
         match cleaned.await {
             Ok((expired, next)) => {
-                for (number, origin, size) in expired {
+                for (number, origin, size) in expired.came {
                     messages.ended(own, number, origin, size);
                 }
+                messages.left(expired.sent);
                 if let Some(next) = next {
                     messages.look_by(next);
                 }

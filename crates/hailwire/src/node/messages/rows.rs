@@ -343,7 +343,7 @@ pub(super) fn note_told(db: &Connection, peer: NodeId, receipts: &[MessageId]) -
     Ok(())
 }
 
-/// Something is known of a message that was sent to `peer`. Returns whether it has its end by that.
+/// Something is known of a message that was sent to `peer`. Returns its size where it waited to leave and does so no more.
 pub(super) fn learn(
     db: &Connection,
     peer: NodeId,
@@ -352,20 +352,27 @@ pub(super) fn learn(
     end: &MessageEnd,
     attempts: u32,
     now: u64,
-) -> Result<bool> {
+) -> Result<Option<u64>> {
     let known = db
-        .prepare_cached("SELECT state FROM sent WHERE id = ?1 AND node = ?2")?
-        .query_row(params![Id(&id), Key(&peer)], |row| state_of(row, "state"))
+        .prepare_cached("SELECT state, size FROM sent WHERE id = ?1 AND node = ?2")?
+        .query_row(params![Id(&id), Key(&peer)], |row| {
+            let size = row.get::<_, i64>("size")?.cast_unsigned();
+            Ok((state_of(row, "state")?, size))
+        })
         .optional()?;
-    let Some(next) = known.and_then(|state| sender_state(state, news)) else {
-        return Ok(false);
+    let Some((before, size)) = known else {
+        return Ok(None);
     };
+    let Some(next) = sender_state(before, news) else {
+        return Ok(None);
+    };
+    let left = (before == MessageState::Stored).then_some(size);
     if !next.is_final() {
         db.prepare_cached(
             "UPDATE sent SET state = ?2, delivered_at = ?3, header = x'', body = x'' WHERE id = ?1",
         )?
         .execute(params![Id(&id), next as u8, now.cast_signed()])?;
-        return Ok(false);
+        return Ok(left);
     }
     db.prepare_cached(
         "UPDATE sent SET state = ?2, attempts = ?3, ended_at = ?4, status = ?5, head = ?6, answer = ?7, \
@@ -380,7 +387,7 @@ pub(super) fn learn(
         end.head,
         end.answer,
     ])?;
-    Ok(true)
+    Ok(left)
 }
 
 /// Hands a message to whoever takes it: it is written down first, so that an attempt that nobody hears of again is counted.
@@ -470,25 +477,30 @@ pub(super) fn end_message(
     Ok(Some((origin, size)))
 }
 
-/// Gives up what waits and whose time is up. Returns the numbers in the inbox that have their end by that, and who sent those.
-pub(super) fn expire(
-    db: &Connection,
-    own: NodeId,
-    now: u64,
-) -> Result<Vec<(MessageNumber, NodeId, u64)>> {
+/// What has its end since its time is up.
+#[derive(Debug, Default)]
+pub(super) struct Expired {
+    /// In the inbox: number, sender's node and size.
+    pub(super) came: Vec<(MessageNumber, NodeId, u64)>,
+    /// Of what waited to leave: receiver's node and size.
+    pub(super) sent: Vec<(NodeId, u64)>,
+}
+
+/// Gives up what waits and whose time is up, a thousand of each at most.
+pub(super) fn expire(db: &Connection, own: NodeId, now: u64) -> Result<Expired> {
     let late: Vec<MessageNumber> = db
         .prepare_cached("SELECT seq FROM inbox WHERE state = 1 AND expires_at <= ?1 LIMIT 1000")?
         .query_map([now.cast_signed()], |row| {
             row.get::<_, i64>(0).map(i64::cast_unsigned)
         })?
         .collect::<Result<_>>()?;
-    let mut ended = Vec::new();
+    let mut expired = Expired::default();
     for number in late {
         let end = MessageEnd::default();
         if let Some((origin, size)) =
             end_message(db, own, number, MessageState::Expired, &end, now)?
         {
-            ended.push((number, origin, size));
+            expired.came.push((number, origin, size));
         }
     }
     let late: Vec<(MessageId, NodeId, bool)> = db
@@ -501,9 +513,22 @@ pub(super) fn expire(
         .collect::<Result<_>>()?;
     for (id, peer, offered) in late {
         let news = SenderNews::Expired { offered };
-        learn(db, peer, id, news, &MessageEnd::default(), 0, now)?;
+        let left = learn(db, peer, id, news, &MessageEnd::default(), 0, now)?;
+        expired.sent.extend(left.map(|size| (peer, size)));
     }
-    Ok(ended)
+    Ok(expired)
+}
+
+/// What waits to leave: for which node, and how large.
+pub(super) fn leaving(db: &Connection) -> Result<Vec<(NodeId, u64)>> {
+    db.prepare("SELECT node, size FROM sent WHERE state = 0")?
+        .query_map([], |row| {
+            Ok((
+                node_of(row, "node")?,
+                row.get::<_, i64>("size")?.cast_unsigned(),
+            ))
+        })?
+        .collect()
 }
 
 /// When the next message that waits expires, or the row of one that ended is too old.
@@ -700,13 +725,22 @@ pub(super) fn retry(db: &Connection, id: MessageId, now: u64) -> Result<Option<O
     .optional()
 }
 
-/// Removes a message that was given up here, or was sent from here and never left. Returns whether there was one.
-pub(super) fn remove(db: &Connection, id: MessageId) -> Result<bool> {
+/// Removes a message that was given up here, or was sent from here and never left. Returns whether there was one, and of the latter where it was
+/// to go and its size.
+pub(super) fn remove(db: &Connection, id: MessageId) -> Result<(bool, Option<(NodeId, u64)>)> {
     let came = db
         .prepare_cached("UPDATE inbox SET state = 8, body = x'' WHERE id = ?1 AND state IN (5, 7)")?
         .execute([Id(&id)])?;
-    let sent = db
-        .prepare_cached("DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0")?
-        .execute([Id(&id)])?;
-    Ok(came + sent > 0)
+    let left = db
+        .prepare_cached(
+            "DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0 RETURNING node, size",
+        )?
+        .query_row([Id(&id)], |row| {
+            Ok((
+                node_of(row, "node")?,
+                row.get::<_, i64>("size")?.cast_unsigned(),
+            ))
+        })
+        .optional()?;
+    Ok((came > 0 || left.is_some(), left))
 }
