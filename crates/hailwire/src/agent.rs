@@ -13,7 +13,28 @@ use hailwire_wire::{
     limits,
 };
 
+use tokio::time::Instant;
+
 use crate::{agent_schema::AgentSchema, body::Body};
+
+tokio::task_local! {
+    /// Until when the answer of the call that a handler serves is wanted.
+    static WANTED_UNTIL: Option<Instant>;
+}
+
+/// Runs a handler, so that the calls which it makes inherit what is left of its time.
+pub(crate) fn within<F: Future>(
+    deadline: Option<Instant>,
+    handler: F,
+) -> impl Future<Output = F::Output> {
+    WANTED_UNTIL.scope(deadline, handler)
+}
+
+/// The earlier of a call's own deadline and that of the call whose handler makes it.
+pub(crate) fn inherited(own: Option<Instant>) -> Option<Instant> {
+    let served = WANTED_UNTIL.try_with(|until| *until).ok().flatten();
+    own.into_iter().chain(served).min()
+}
 
 /// A description of an agent to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{Client, ClientKind};
 use crate::{
+    agent,
     body::{Body, BodySender},
     config::Carrier,
     node::embedded_call,
@@ -65,7 +66,8 @@ impl Call {
     }
 
     /// How long the whole answer may take, from [`Call::send`] on: its last byte too. Both ends
-    /// enforce it, in milliseconds. No bound by default.
+    /// enforce it, in milliseconds. No bound by default; but a call that a [`Handler`](crate::Handler) makes before it returns, in its own task, has no
+    /// more time than is left of the call that it serves, as in gRPC.
     pub fn deadline(mut self, left: Duration) -> Self {
         self.deadline = Some(left);
         self
@@ -173,10 +175,16 @@ impl Call {
             deadline,
             body,
         } = self;
-        let at = deadline.map(|left| {
-            header.set_deadline(left);
-            Instant::now() + left
-        });
+        let now = Instant::now();
+        let own = deadline.map(|left| now + left);
+        // What is kept on disk outlasts whoever sends it.
+        let at = match header.durable.is_durable() {
+            true => own,
+            false => agent::inherited(own),
+        };
+        if let Some(at) = at {
+            header.set_deadline(at.saturating_duration_since(now));
+        }
         // In a box, because callers hand this future on, as into a timeout, and each hand-over would move all of it.
         let mut call = Box::pin(async {
             match &client.inner {

@@ -12,7 +12,7 @@ use super::{
     router::caller, set_onward,
 };
 use crate::{
-    agent::{Request, SharedHandler},
+    agent::{self, Request, SharedHandler},
     body::Body,
     session::{self, Answer},
 };
@@ -104,7 +104,7 @@ async fn call_handler(
     let (tell, told) = oneshot::channel();
     let task = tokio::spawn(async move {
         // A caller that is gone needs no answer.
-        let _ = tell.send(handler.handle(request).await);
+        let _ = tell.send(agent::within(deadline, handler.handle(request)).await);
     });
     let guard = session::AbortOnDrop(task.abort_handle());
     let response = told.await.unwrap_or_else(|_| Err(session::panicked()))?;

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::{FrameReader, SMALL_BODY, deadline_exceeded, now, write_data};
 use crate::{
-    agent::{Caller, Request, RequestKind, Response, SharedHandler},
+    agent::{self, Caller, Request, RequestKind, Response, SharedHandler},
     body::Body,
     carrier::{SendStream, WriteError},
 };
@@ -67,7 +67,7 @@ pub(crate) async fn serve(
         caller,
         body,
     };
-    let work = unwound(handler.handle(request));
+    let work = agent::within(deadline, unwound(handler.handle(request)));
     let outcome = tokio::select! {
         biased;
         result = work => Some(result),

@@ -34,6 +34,7 @@ mod kept;
 mod lockout;
 mod memory;
 mod messages;
+mod nested;
 mod packet;
 mod panics;
 mod pool;
