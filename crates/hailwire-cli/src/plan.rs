@@ -13,6 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{Code, Status, admin, config::Carrier};
+use hailwire_core::dispatch_plan::DispatchLimits;
 use hailwire_hub::TlsMode;
 use hailwire_terminal::{
     failure::CommandFailure,
@@ -104,6 +105,7 @@ pub(crate) enum Action {
         call: CallPlan,
         stats: bool,
     },
+    Dispatch(Box<DispatchPlanned>),
     Send(CallPlan),
     Stream(CallPlan),
     Ping {
@@ -211,7 +213,7 @@ pub(crate) enum AgentListener {
 }
 
 /// A call, a send or a stream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CallPlan {
     pub(crate) to: Address,
     pub(crate) method: String,
@@ -222,6 +224,45 @@ pub(crate) struct CallPlan {
     pub(crate) carrier: Carrier,
     pub(crate) deadline: Option<Duration>,
     pub(crate) body: BodySource,
+}
+
+/// One call for each of many inputs.
+#[derive(Debug)]
+pub(crate) struct DispatchPlanned {
+    /// Each call, without its body.
+    pub(crate) call: CallPlan,
+    pub(crate) inputs: DispatchInputs,
+    pub(crate) limits: DispatchLimits,
+    pub(crate) journal: Option<PathBuf>,
+}
+
+/// What the inputs of a dispatch are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DispatchInputs {
+    /// Each is one input.
+    Files(Vec<PathBuf>),
+    /// Each of its lines is one.
+    Lines(DispatchSource),
+    /// Each of its JSON values is one.
+    Values(DispatchSource),
+}
+
+impl DispatchInputs {
+    /// What one is called in a journal.
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Files(_) => "files",
+            Self::Lines(_) => "lines",
+            Self::Values(_) => "values",
+        }
+    }
+}
+
+/// Where inputs are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DispatchSource {
+    Stdin,
+    File(PathBuf),
 }
 
 /// Where a body comes from.
@@ -276,6 +317,9 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             call: plan_call(to, body_source(body.as_deref(), around), envelope, &global)?,
             stats,
         },
+        Command::Dispatch(dispatch) => {
+            Action::Dispatch(Box::new(plan_dispatch(dispatch, &global, around)?))
+        }
         Command::Send(agent::SendArgs { to, body, envelope }) => Action::Send(plan_call(
             to,
             body_source(body.as_deref(), around),
@@ -578,6 +622,55 @@ fn plan_call(
         carrier: carrier.unwrap_or_default(),
         deadline: global.timeout,
         body,
+    })
+}
+
+fn plan_dispatch(
+    dispatch: agent::DispatchArgs,
+    global: &GlobalArgs,
+    around: &ProcessSurroundings,
+) -> Result<DispatchPlanned, CommandFailure> {
+    let agent::DispatchArgs {
+        to,
+        files,
+        lines,
+        values,
+        in_flight,
+        ordered,
+        journal,
+        retry,
+        envelope,
+    } = dispatch;
+    let source = |path: PathBuf| match path.as_os_str().as_bytes() {
+        b"-" => DispatchSource::Stdin,
+        _ => DispatchSource::File(path),
+    };
+    let inputs = match (lines, values) {
+        (Some(path), _) => DispatchInputs::Lines(source(path)),
+        (None, Some(path)) => DispatchInputs::Values(source(path)),
+        (None, None) if !files.is_empty() => DispatchInputs::Files(files),
+        (None, None) if around.stdin_is_input => DispatchInputs::Lines(DispatchSource::Stdin),
+        (None, None) => {
+            return Err(CommandFailure::usage("the inputs are missing").hint(
+                "name files, --lines FILE or --values FILE, or write lines to stdin: seq 9 | hail dispatch NAME",
+            ));
+        }
+    };
+    let mut call = plan_call(to, BodySource::Text(Bytes::new()), envelope, global)?;
+    if let DispatchInputs::Values(_) = inputs
+        && call.content_type.is_empty()
+    {
+        call.content_type = "application/json".to_owned();
+    }
+    Ok(DispatchPlanned {
+        call,
+        inputs,
+        limits: DispatchLimits {
+            in_flight: usize::from(in_flight),
+            retries: retry,
+            ordered,
+        },
+        journal,
     })
 }
 

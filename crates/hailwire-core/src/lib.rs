@@ -28,6 +28,7 @@
 //! | [`hub_registration`] | when a node publishes its record at a hub |
 //! | [`hub_record`] | what a record at a hub leaves out, and to whom its agents are shown |
 //! | [`port_mapping`] | when a router is asked for a port |
+//! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
@@ -39,6 +40,8 @@ pub mod diagnosis;
 pub mod dial_address;
 pub mod dial_patience;
 pub mod dial_race;
+pub mod dispatch_journal;
+pub mod dispatch_plan;
 pub mod first_flight;
 pub mod grants;
 pub mod hub_record;

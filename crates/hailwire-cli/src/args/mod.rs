@@ -56,6 +56,7 @@ pub(crate) enum Command {
     Describe(agent::DescribeArgs),
     Serve(agent::ServeArgs),
     Call(agent::CallArgs),
+    Dispatch(agent::DispatchArgs),
     Send(agent::SendArgs),
     Stream(agent::StreamArgs),
     Ping(agent::PingArgs),

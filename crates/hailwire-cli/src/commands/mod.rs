@@ -17,6 +17,7 @@ mod connect;
 mod demo;
 mod describe;
 mod did_you_mean;
+mod dispatch;
 mod doctor;
 mod down;
 mod help;
@@ -113,6 +114,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Doctor(request) => short(common, doctor::run(run, request)),
         Action::Ping { who, pings } => long(common, ping::run(run, who, pings)),
         Action::Call { call, stats } => long(common, call::run(run, call, stats)),
+        Action::Dispatch(plan) => on_one_core(common, dispatch::run(run, *plan)),
         Action::Send(call) => short(common, send::run(run, call)),
         Action::Stream(call) => long(common, stream::run(run, call)),
         Action::Serve(agent) => on_one_core(common, serve::one(run, agent)),

@@ -10,6 +10,8 @@ mod companion_programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod dispatch;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod doctor;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod documents;
