@@ -183,6 +183,7 @@ HEADERS = {
         "traceparent": (is_text, ""),
         "tracestate": (is_text, ""),
         "carrier": (is_text, ""),
+        "member": (integer(64), 0),
         "headers": (pairs, []),
     },
     "answer_head": {"type": (is_text, ""), "headers": (pairs, [])},

@@ -105,6 +105,12 @@ pub(crate) enum Action {
         call: CallPlan,
         stats: bool,
     },
+    /// A call of every member of a group.
+    Gather {
+        call: CallPlan,
+        /// How many answers are enough; `None` for all.
+        replies: Option<u32>,
+    },
     Dispatch(Box<DispatchPlanned>),
     Send(CallPlan),
     Stream(CallPlan),
@@ -312,11 +318,16 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             to,
             body,
             envelope,
+            all,
+            replies,
             stats,
-        }) => Action::Call {
-            call: plan_call(to, body_source(body.as_deref(), around), envelope, &global)?,
-            stats,
-        },
+        }) => {
+            let call = plan_call(to, body_source(body.as_deref(), around), envelope, &global)?;
+            match all || replies.is_some() {
+                true => Action::Gather { call, replies },
+                false => Action::Call { call, stats },
+            }
+        }
         Command::Dispatch(dispatch) => {
             Action::Dispatch(Box::new(plan_dispatch(dispatch, &global, around)?))
         }

@@ -119,6 +119,10 @@ pub struct CallHeader {
     /// empty for the one that takes new calls. That node takes it out: it means nothing between nodes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub carrier: String,
+    /// Which member of the group takes it, by the number that its node gave it when it registered; 0 for
+    /// whichever that node picks. Its node takes it out.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub member: u64,
     /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderField>,
@@ -150,9 +154,11 @@ impl CallHeader {
             traceparent,
             tracestate,
             carrier,
+            member,
             headers,
         } = self;
         deadline_ms.is_none()
+            && *member == 0
             && priority.is_default()
             && headers.is_empty()
             && from.is_empty()

@@ -190,6 +190,12 @@ pub(crate) struct CallArgs {
     pub(crate) body: Option<OsString>,
     #[command(flatten)]
     pub(crate) envelope: CallHeaderArgs,
+    /// Call every member of the group, here and on the nodes that are known to offer it, and print each answer as it is whole
+    #[arg(long, conflicts_with_all = ["stats", "replies"])]
+    pub(crate) all: bool,
+    /// The same, and end as soon as N members have answered; the calls of the others are cancelled
+    #[arg(long, value_name = "N", conflicts_with = "stats", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) replies: Option<u32>,
     /// Print times, path and RTT on stderr when the answer is complete
     #[arg(long)]
     pub(crate) stats: bool,

@@ -16,6 +16,8 @@ mod doctor;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod documents;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod gather;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod hub;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod kept_agents;

@@ -16,6 +16,8 @@ mod json_values;
 mod result;
 mod tally;
 
+pub(super) use self::result::Outcome;
+
 use std::{
     cell::RefCell,
     collections::BTreeMap,
@@ -46,7 +48,6 @@ use tokio::{
 use self::{
     inputs::{Input, InputReader},
     journal::Journal,
-    result::Outcome,
     tally::Tally,
 };
 use super::{CommandContext, call, connect, did_you_mean};
@@ -251,8 +252,9 @@ impl Dispatch {
             };
             Outcome {
                 index,
-                label,
+                label: Some(label),
                 node,
+                member: None,
                 answer,
                 took: begun.elapsed(),
                 calls: retry + 1,
@@ -280,8 +282,9 @@ impl Dispatch {
             Err(status) => {
                 let outcome = Outcome {
                     index,
-                    label: input.label,
+                    label: Some(input.label),
                     node: None,
+                    member: None,
                     answer: Err(status.clone()),
                     took: Duration::ZERO,
                     calls: 0,
@@ -393,7 +396,7 @@ impl Dispatch {
 }
 
 /// Reads an answer as far as there is room.
-async fn collect(
+pub(super) async fn collect(
     mut answer: Answer,
     index: u64,
     plan: &RefCell<DispatchPlan>,

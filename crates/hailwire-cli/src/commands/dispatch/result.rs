@@ -13,24 +13,30 @@ const MAX_LABEL: usize = 60;
 
 /// What came of one input.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) index: u64,
-    pub(super) label: String,
-    /// The node that was named in the address.
-    pub(super) node: Option<String>,
-    pub(super) answer: Result<Bytes, Status>,
+pub(in crate::commands) struct Outcome {
+    pub(in crate::commands) index: u64,
+    /// What the input is called, where there are several.
+    pub(in crate::commands) label: Option<String>,
+    /// The node that was called, where that is known.
+    pub(in crate::commands) node: Option<String>,
+    /// The member that was called, where it was one.
+    pub(in crate::commands) member: Option<u64>,
+    pub(in crate::commands) answer: Result<Bytes, Status>,
     /// How long the last call took.
-    pub(super) took: Duration,
+    pub(in crate::commands) took: Duration,
     /// How many calls were made.
-    pub(super) calls: u32,
+    pub(in crate::commands) calls: u32,
 }
 
 #[derive(Serialize)]
 struct ResultLine<'a> {
     index: u64,
-    input: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    member: Option<u64>,
     code: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
@@ -48,11 +54,12 @@ struct ResultLine<'a> {
 
 impl Outcome {
     /// The line, without its line feed.
-    pub(super) fn line(&self) -> String {
+    pub(in crate::commands) fn line(&self) -> String {
         let mut line = ResultLine {
             index: self.index,
-            input: &self.label,
+            input: self.label.as_deref(),
             node: self.node.as_deref(),
+            member: self.member,
             code: "ok",
             text: None,
             base64: None,
@@ -100,8 +107,9 @@ mod tests {
     fn outcome(answer: Result<Bytes, Status>) -> Outcome {
         Outcome {
             index: 3,
-            label: label(b"a\tb"),
+            label: Some(label(b"a\tb")),
             node: None,
+            member: None,
             answer,
             took: Duration::from_nanos(1_234_567),
             calls: 1,
