@@ -56,6 +56,9 @@ use crate::plan::{CallPlan, DispatchPlanned};
 /// The time between two syncs of a journal, and the most that a power loss takes of it.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
+/// Bytes of results that are written at once where there are as many.
+const PRINTED_AT_ONCE: usize = 64 * 1024;
+
 /// Finished calls that are looked at before what they answered is written.
 const BATCH: usize = 256;
 
@@ -171,10 +174,7 @@ impl Dispatch {
                     synced(journal.as_ref(), done)?;
                 }
                 Some(outcome) = self.calls.next() => self.finish_batch(outcome),
-                input = self.inputs.next(), if self.reading => match input {
-                    Ok(input) => self.take_input(input, journal)?,
-                    Err(failure) => self.end_inputs(failure),
-                },
+                input = self.inputs.next(), if self.reading => self.handle_read(input, journal)?,
                 () = wait => self.plan.borrow_mut().handle_timeout(Instant::now()),
                 _ = tick.tick() => {
                     self.tally.tick(&self.plan.borrow());
@@ -192,6 +192,14 @@ impl Dispatch {
         loop {
             let action = self.plan.borrow_mut().poll_action();
             match action {
+                None if self.reading && printed.len() < PRINTED_AT_ONCE => {
+                    // Inputs of the journal come one after another; their results go out together.
+                    tokio::task::yield_now().await;
+                    match self.inputs.next().now_or_never() {
+                        Some(input) => self.handle_read(input, journal)?,
+                        None => break,
+                    }
+                }
                 None => break,
                 Some(DispatchAction::Read) => self.reading = true,
                 Some(DispatchAction::Call { index, retry }) => {
@@ -309,11 +317,21 @@ impl Dispatch {
         Ok(())
     }
 
-    /// The inputs cannot be read any further: what was called for is finished before that is told.
-    fn end_inputs(&mut self, failure: CommandFailure) {
-        self.reading = false;
-        self.broken_input = Some(failure);
-        self.plan.borrow_mut().handle_end();
+    fn handle_read(
+        &mut self,
+        read: Result<Option<Input>, CommandFailure>,
+        journal: &mut Option<Journal>,
+    ) -> Result<(), CommandFailure> {
+        match read {
+            Ok(input) => self.take_input(input, journal),
+            Err(failure) => {
+                // What was called for is finished before it is told.
+                self.broken_input = Some(failure);
+                self.reading = false;
+                self.plan.borrow_mut().handle_end();
+                Ok(())
+            }
+        }
     }
 
     /// Takes a finished call, and others that are finished too.
