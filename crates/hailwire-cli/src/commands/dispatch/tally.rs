@@ -56,11 +56,11 @@ impl Tally {
     /// Brings the bar up to date where nothing happens.
     pub(super) fn tick(&self, plan: &DispatchPlan) {
         if let Some(bar) = &self.bar {
-            bar.set_message(format!(
-                "{}, {} in flight",
-                self.counts(),
-                plan.unfinished()
-            ));
+            let failed = match self.failures() {
+                0 => String::new(),
+                failed => format!(", {failed} failed: {}", self.by_code()),
+            };
+            bar.set_message(format!("{} in flight{failed}", plan.unfinished()));
             bar.tick();
         }
     }
