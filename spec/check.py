@@ -184,6 +184,7 @@ HEADERS = {
         "tracestate": (is_text, ""),
         "carrier": (is_text, ""),
         "durable": (lambda v: integer(64)(v) and v <= 2, 0),
+        "member": (integer(64), 0),
         "headers": (pairs, []),
     },
     "answer_head": {"type": (is_text, ""), "headers": (pairs, [])},

@@ -17,6 +17,7 @@ use hailwire::{
     Code, Status, admin,
     config::{ByteSize, Carrier},
 };
+use hailwire_core::dispatch_plan::DispatchLimits;
 use hailwire_hub::TlsMode;
 use hailwire_terminal::{
     failure::CommandFailure,
@@ -108,6 +109,13 @@ pub(crate) enum Action {
         call: CallPlan,
         stats: bool,
     },
+    /// A call of every member of a group.
+    Gather {
+        call: CallPlan,
+        /// How many answers are enough; `None` for all.
+        replies: Option<u32>,
+    },
+    Dispatch(Box<DispatchPlanned>),
     Send(CallPlan),
     SendDurable {
         call: CallPlan,
@@ -233,7 +241,7 @@ pub(crate) enum AgentListener {
 }
 
 /// A call, a send or a stream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CallPlan {
     pub(crate) to: Address,
     pub(crate) method: String,
@@ -253,6 +261,45 @@ pub(crate) struct DurablePlan {
     pub(crate) answered: bool,
     pub(crate) in_order: bool,
     pub(crate) wait: bool,
+}
+
+/// One call for each of many inputs.
+#[derive(Debug)]
+pub(crate) struct DispatchPlanned {
+    /// Each call, without its body.
+    pub(crate) call: CallPlan,
+    pub(crate) inputs: DispatchInputs,
+    pub(crate) limits: DispatchLimits,
+    pub(crate) journal: Option<PathBuf>,
+}
+
+/// What the inputs of a dispatch are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DispatchInputs {
+    /// Each is one input.
+    Files(Vec<PathBuf>),
+    /// Each of its lines is one.
+    Lines(DispatchSource),
+    /// Each of its JSON values is one.
+    Values(DispatchSource),
+}
+
+impl DispatchInputs {
+    /// What one is called in a journal.
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Files(_) => "files",
+            Self::Lines(_) => "lines",
+            Self::Values(_) => "values",
+        }
+    }
+}
+
+/// Where inputs are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DispatchSource {
+    Stdin,
+    File(PathBuf),
 }
 
 /// Where a body comes from.
@@ -303,13 +350,19 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             body,
             kept,
             envelope,
+            all,
+            replies,
             stats,
         }) => {
             let call = plan_call(to, body_source(body.as_deref(), around), envelope, &global)?;
-            match kept.durable {
-                true => plan_durable(call, &kept, true),
-                false => Action::Call { call, stats },
+            match (kept.durable, all || replies.is_some()) {
+                (true, _) => plan_durable(call, &kept, true),
+                (false, true) => Action::Gather { call, replies },
+                (false, false) => Action::Call { call, stats },
             }
+        }
+        Command::Dispatch(dispatch) => {
+            Action::Dispatch(Box::new(plan_dispatch(dispatch, &global, around)?))
         }
         Command::Send(agent::SendArgs {
             to,
@@ -695,6 +748,55 @@ fn plan_call(
         carrier: carrier.unwrap_or_default(),
         deadline: global.timeout,
         body,
+    })
+}
+
+fn plan_dispatch(
+    dispatch: agent::DispatchArgs,
+    global: &GlobalArgs,
+    around: &ProcessSurroundings,
+) -> Result<DispatchPlanned, CommandFailure> {
+    let agent::DispatchArgs {
+        to,
+        files,
+        lines,
+        values,
+        in_flight,
+        ordered,
+        journal,
+        retry,
+        envelope,
+    } = dispatch;
+    let source = |path: PathBuf| match path.as_os_str().as_bytes() {
+        b"-" => DispatchSource::Stdin,
+        _ => DispatchSource::File(path),
+    };
+    let inputs = match (lines, values) {
+        (Some(path), _) => DispatchInputs::Lines(source(path)),
+        (None, Some(path)) => DispatchInputs::Values(source(path)),
+        (None, None) if !files.is_empty() => DispatchInputs::Files(files),
+        (None, None) if around.stdin_is_input => DispatchInputs::Lines(DispatchSource::Stdin),
+        (None, None) => {
+            return Err(CommandFailure::usage("the inputs are missing").hint(
+                "name files, --lines FILE or --values FILE, or write lines to stdin: seq 9 | hail dispatch NAME",
+            ));
+        }
+    };
+    let mut call = plan_call(to, BodySource::Text(Bytes::new()), envelope, global)?;
+    if let DispatchInputs::Values(_) = inputs
+        && call.content_type.is_empty()
+    {
+        call.content_type = "application/json".to_owned();
+    }
+    Ok(DispatchPlanned {
+        call,
+        inputs,
+        limits: DispatchLimits {
+            in_flight: usize::from(in_flight),
+            retries: retry,
+            ordered,
+        },
+        journal,
     })
 }
 

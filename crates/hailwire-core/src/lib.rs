@@ -31,6 +31,7 @@
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
+//! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
@@ -43,6 +44,8 @@ pub mod diagnosis;
 pub mod dial_address;
 pub mod dial_patience;
 pub mod dial_race;
+pub mod dispatch_journal;
+pub mod dispatch_plan;
 pub mod first_flight;
 pub mod grants;
 pub mod hub_record;

@@ -25,6 +25,8 @@ pub struct RouteRequest {
     pub address: Address,
     /// The only carrier over which it may go, where it asks for one.
     pub carrier: Option<Carrier>,
+    /// The only member of the group that takes it, by its number on its node; 0 for any.
+    pub member: u64,
     /// It does no harm to make it twice, so it may travel in a first flight.
     pub replayable: bool,
 }
@@ -56,6 +58,7 @@ impl RouteRequest {
         Ok(Self {
             address,
             carrier: requested_carrier(header, origin)?,
+            member: header.member,
             replayable: !header.idempotency_key.is_empty(),
         })
     }
@@ -79,7 +82,11 @@ impl RouteRequest {
             return Ok(RouteDecision::Deliver);
         }
         let Some(node) = &self.address.node else {
-            return Ok(RouteDecision::Search);
+            // A member's number means something on its own node alone.
+            return Ok(match self.member {
+                0 => RouteDecision::Search,
+                _ => RouteDecision::Deliver,
+            });
         };
         Ok(match meant(node) {
             Some(id) if id == me => RouteDecision::Deliver,
@@ -248,6 +255,18 @@ mod tests {
         let request = RouteRequest::parse(&once, CallOrigin::Local).unwrap();
         assert!(request.replayable && request.address.node.is_some());
         assert_eq!(request.carrier, Some(Carrier::Ws));
+    }
+
+    #[test]
+    fn a_call_for_one_member_that_names_no_node_stays_here() {
+        let one = CallHeader {
+            member: 3,
+            ..header("echo", "")
+        };
+        let request = RouteRequest::parse(&one, CallOrigin::Local).unwrap();
+        let nobody_asked = |_: NodeId, _: &AgentName| Ok(());
+        let decision = request.decide(CallOrigin::Local, node(1), nobody_asked, |_| None);
+        assert_eq!(decision, Ok(RouteDecision::Deliver));
     }
 
     #[test]

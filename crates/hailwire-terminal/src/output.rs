@@ -78,9 +78,14 @@ impl Output {
 
     /// Writes text to stdout unchanged; not for text that others wrote.
     pub fn text(self, text: &str) -> Result<(), CommandFailure> {
+        self.bytes(text.as_bytes())
+    }
+
+    /// Writes bytes to stdout unchanged.
+    pub fn bytes(self, bytes: &[u8]) -> Result<(), CommandFailure> {
         let mut stdout = io::stdout().lock();
         stdout
-            .write_all(text.as_bytes())
+            .write_all(bytes)
             .and_then(|()| stdout.flush())
             .map_err(|e| stdout_failure(&e))
     }

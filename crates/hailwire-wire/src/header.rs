@@ -165,6 +165,10 @@ pub struct CallHeader {
     /// From a program to its node: whether it is kept on disk. Its deadline then says for how long it is worth anything.
     #[serde(skip_serializing_if = "Durability::is_default")]
     pub durable: Durability,
+    /// Which member of the group takes it, by the number that its node gave it when it registered; 0 for
+    /// whichever that node picks. Its node takes it out.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub member: u64,
     /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderField>,
@@ -197,10 +201,12 @@ impl CallHeader {
             tracestate,
             carrier,
             durable,
+            member,
             headers,
         } = self;
         deadline_ms.is_none()
             && durable.is_default()
+            && *member == 0
             && priority.is_default()
             && headers.is_empty()
             && from.is_empty()

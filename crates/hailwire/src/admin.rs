@@ -261,6 +261,10 @@ pub struct AgentRow {
     /// How many attachments share the name there; 0 where unknown.
     #[serde(default)]
     pub members: u32,
+    /// The numbers of those attachments, by which a call can name one ([`crate::client::Call::member`]); empty
+    /// where unknown.
+    #[serde(default)]
+    pub member_numbers: Vec<u64>,
     /// Calls running in it now; only for local agents.
     #[serde(default)]
     pub in_flight: u64,

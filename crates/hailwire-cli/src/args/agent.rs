@@ -192,9 +192,51 @@ pub(crate) struct CallArgs {
     pub(crate) kept: DurableArgs,
     #[command(flatten)]
     pub(crate) envelope: CallHeaderArgs,
+    /// Call every member of the group, here and on the nodes that are known to offer it, and print each answer as it is whole
+    #[arg(long, conflicts_with_all = ["stats", "replies", "durable"])]
+    pub(crate) all: bool,
+    /// The same, and end as soon as N members have answered; the calls of the others are cancelled
+    #[arg(long, value_name = "N", conflicts_with_all = ["stats", "durable"], value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) replies: Option<u32>,
     /// Print times, path and RTT on stderr when the answer is complete
     #[arg(long, conflicts_with = "durable")]
     pub(crate) stats: bool,
+}
+
+/// Call an agent or a group once for each input, many at a time
+///
+/// An input is a line of stdin, or one of those that --lines or --values name, or each FILE. Each result is a line of JSON on
+/// stdout, as soon as it is there; a summary goes to stderr. With --timeout each call has that time. With --journal the same
+/// command goes on where an earlier one was interrupted, and calls for no input twice that was answered.
+#[derive(Debug, Args)]
+pub(crate) struct DispatchArgs {
+    /// AGENT (on this node first, then on trusted peers) or AGENT@NODE
+    #[arg(value_name = "AGENT[@NODE]", add = ArgValueCompleter::new(known_names::agents))]
+    pub(crate) to: Address,
+    /// Files, each of which is the body of one call, at most 16 MiB [default: each line of stdin is one]
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// One call for each line of this file, or - for stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    pub(crate) lines: Option<PathBuf>,
+    /// One call for each JSON value in this file, or - for stdin: of a stream of values, or of one array
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["files", "lines"])]
+    pub(crate) values: Option<PathBuf>,
+    /// Most calls at once, up to 1024
+    #[arg(short = 'j', long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) in_flight: u16,
+    /// Print results in the order of the inputs, not as they come
+    #[arg(long)]
+    pub(crate) ordered: bool,
+    /// File in which answers are kept, from which the same command goes on
+    #[arg(long, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+    /// How often a call is made again that ended with unavailable, resource_exhausted, aborted or deadline_exceeded; needs
+    /// --idempotency-key, of which each call gets its own: KEY:INDEX
+    #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u32).range(..=100), requires = "idempotency_key")]
+    pub(crate) retry: u32,
+    #[command(flatten)]
+    pub(crate) envelope: CallHeaderArgs,
 }
 
 /// Send one message, acknowledged by the agent's node

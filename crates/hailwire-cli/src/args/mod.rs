@@ -57,6 +57,7 @@ pub(crate) enum Command {
     Describe(agent::DescribeArgs),
     Serve(agent::ServeArgs),
     Call(agent::CallArgs),
+    Dispatch(agent::DispatchArgs),
     Send(agent::SendArgs),
     Inbox(inbox::InboxArgs),
     Stream(agent::StreamArgs),

@@ -101,7 +101,10 @@ pub(super) fn prepare(client: &Client, call: plan::CallPlan) -> Call {
 }
 
 /// Finds the agent and brings the tunnel up, measured separately from the call.
-async fn resolve(client: &Client, call: &plan::CallPlan) -> Result<ResolveAnswer, CommandFailure> {
+pub(super) async fn resolve(
+    client: &Client,
+    call: &plan::CallPlan,
+) -> Result<ResolveAnswer, CommandFailure> {
     let ask = ResolveRequest {
         who: call.to.to_string(),
         carrier: call.carrier.name().to_owned(),

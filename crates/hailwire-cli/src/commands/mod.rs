@@ -17,8 +17,10 @@ mod connect;
 mod demo;
 mod describe;
 mod did_you_mean;
+mod dispatch;
 mod doctor;
 mod down;
+mod gather;
 mod help;
 mod hub;
 mod hub_folder;
@@ -114,6 +116,8 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::Doctor(request) => short(common, doctor::run(run, request)),
         Action::Ping { who, pings } => long(common, ping::run(run, who, pings)),
         Action::Call { call, stats } => long(common, call::run(run, call, stats)),
+        Action::Gather { call, replies } => long(common, gather::run(run, call, replies)),
+        Action::Dispatch(plan) => on_one_core(common, dispatch::run(run, *plan)),
         Action::Send(call) => short(common, send::run(run, call)),
         Action::SendDurable { call, durable } => long(common, inbox::send(run, call, &durable)),
         Action::InboxList(query) => short(common, inbox::list(run, query)),

@@ -10,9 +10,13 @@ mod companion_programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod dispatch;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod doctor;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod documents;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod gather;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod hub;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]

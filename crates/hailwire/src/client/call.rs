@@ -92,6 +92,17 @@ impl Call {
         self
     }
 
+    /// Has this member of the group take it and no other: one of
+    /// [`AgentRow::member_numbers`](crate::admin::AgentRow::member_numbers) of the node that the address names, or of
+    /// this one where it names none. Default: 0, whichever that node picks.
+    ///
+    /// A number is of a registration, so whoever registers again has another one. A node that is older than
+    /// this field picks any member.
+    pub fn member(mut self, number: u64) -> Self {
+        self.header.member = number;
+        self
+    }
+
     /// Marks the call as one that may be tried again: equal keys mean the same work. The agent reads
     /// it; the node repeats nothing by itself. Empty by default.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {

@@ -211,6 +211,10 @@ pub(super) fn local_agents(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRo
             local: true,
             bare: BareCalls::First,
             members: u32::try_from(locals.len()).unwrap_or(u32::MAX),
+            member_numbers: locals
+                .iter()
+                .filter_map(|(member, _)| member.key().number())
+                .collect(),
             in_flight: locals
                 .iter()
                 .map(|(member, _)| u64::from(member.in_flight()))
@@ -562,6 +566,7 @@ fn row(node: NodeId, node_name: String, offer: &AgentOffer) -> AgentRow {
         tags: offer.tags.clone(),
         version: offer.version.clone(),
         members: 0,
+        member_numbers: Vec::new(),
         in_flight: 0,
     }
 }

@@ -42,6 +42,16 @@ pub(crate) enum MemberKey {
     Peer(NodeId),
 }
 
+impl MemberKey {
+    /// The number of a member of this node.
+    pub(crate) const fn number(&self) -> Option<u64> {
+        match self {
+            Self::Local(number) => Some(*number),
+            Self::Peer(_) => None,
+        }
+    }
+}
+
 /// What a member is.
 #[derive(Clone, Debug)]
 pub(crate) enum MemberTarget {
@@ -228,14 +238,39 @@ impl Registry {
         local_only: bool,
         excluded: &[MemberKey],
     ) -> Result<MemberLease, Status> {
-        let group = self.group(name).ok_or_else(|| not_found(name))?;
-        let accept = |member: &Member<MemberKey, MemberTarget>| {
+        self.pick_where(name, |member| {
             let takes = match member.value() {
                 MemberTarget::Peer { bare, .. } => *bare && !local_only,
                 MemberTarget::Handler { .. } | MemberTarget::Attached { .. } => true,
             };
             takes && !excluded.contains(member.key())
-        };
+        })
+    }
+
+    /// The member of `name` with this number, for its next call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::pick`].
+    pub(crate) fn pick_number(&self, name: &AgentName, number: u64) -> Result<MemberLease, Status> {
+        let key = MemberKey::Local(number);
+        let picked = self.pick_where(name, |member| *member.key() == key);
+        picked.map_err(|status| match status.code {
+            Code::NotFound => Status::new(
+                Code::NotFound,
+                format!("`{name}` has no member {number} here"),
+            )
+            .with_hint("it may have ended; `hail agents` lists what can be called"),
+            _ => status,
+        })
+    }
+
+    fn pick_where(
+        &self,
+        name: &AgentName,
+        accept: impl Fn(&Member<MemberKey, MemberTarget>) -> bool,
+    ) -> Result<MemberLease, Status> {
+        let group = self.group(name).ok_or_else(|| not_found(name))?;
         group
             .pick_where(self.now(), accept)
             .map_err(|why| match why {
@@ -477,6 +512,26 @@ mod tests {
             registry.pick(&name, true, &[]).unwrap_err().code,
             Code::NotFound
         );
+    }
+
+    #[tokio::test]
+    async fn a_member_is_called_by_its_number_and_no_other_takes_its_call() {
+        let registry = Registry::new();
+        let agent = Agent::new("grep").unwrap();
+        let numbers: Vec<u64> = (0..3)
+            .map(|_| registry.add(handler(&agent)).unwrap())
+            .collect();
+        let name: AgentName = "grep".parse().unwrap();
+        for number in &numbers {
+            for _ in 0..2 {
+                let picked = registry.pick_number(&name, *number).unwrap();
+                assert_eq!(*picked.key(), MemberKey::Local(*number));
+            }
+        }
+        registry.remove(&name, numbers[1]);
+        let gone = registry.pick_number(&name, numbers[1]).unwrap_err();
+        assert_eq!(gone.code, Code::NotFound);
+        assert!(gone.message.contains("no member"), "{gone}");
     }
 
     #[tokio::test]

@@ -304,7 +304,7 @@ fn known_route(
 ) -> Option<Result<CallRoute, Status>> {
     let agent = &request.address.agent;
     match decision {
-        RouteDecision::Deliver => Some(local_route(node, agent)),
+        RouteDecision::Deliver => Some(local_route(node, agent, request.member)),
         // A tunnel over that carrier may have to be brought up.
         _ if request.carrier.is_some() => None,
         RouteDecision::Dial(id) => {
@@ -333,13 +333,13 @@ async fn route_slowly(
 ) -> Result<CallRoute, Status> {
     let agent = &request.address.agent;
     let id = match decision {
-        RouteDecision::Deliver => return local_route(node, agent),
+        RouteDecision::Deliver => return local_route(node, agent, request.member),
         RouteDecision::Search => return search_route(node, agent, request.carrier).await,
         RouteDecision::Dial(id) => id,
         RouteDecision::Resolve(who) => resolve::resolve(node, &who).await?,
     };
     if id == node.id() {
-        return local_route(node, agent);
+        return local_route(node, agent, request.member);
     }
     let tunnel = tunnel::tunnel_for_call(node, id, request.carrier, request.replayable);
     let to = CallDestination::Session(tunnel.await?);
@@ -357,8 +357,11 @@ pub(super) async fn refuse_untrusted(node: &NodeInner, session: &Session, peer: 
     untrusted(peer)
 }
 
-fn local_route(node: &NodeInner, agent: &AgentName) -> Result<CallRoute, Status> {
-    let picked = node.registry.pick(agent, true, &[])?;
+fn local_route(node: &NodeInner, agent: &AgentName, member: u64) -> Result<CallRoute, Status> {
+    let picked = match member {
+        0 => node.registry.pick(agent, true, &[])?,
+        number => node.registry.pick_number(agent, number)?,
+    };
     let MemberReach::Here(to) = picked.value().reach() else {
         return Err(not_found(agent));
     };
@@ -534,6 +537,10 @@ pub(crate) fn set_onward(
         picked.is_some_and(|picked| matches!(picked.value(), MemberTarget::Attached { .. }));
     // From the carrier alone, whatever the header said before.
     header.from.node = caller(origin).node().filter(|_| attached);
+    if attached {
+        // It was for this node.
+        header.member = 0;
+    }
     if let Some(at) = deadline {
         header.set_deadline(at.saturating_duration_since(Instant::now()));
     }

@@ -208,6 +208,7 @@ mod tests {
             tags: Vec::new(),
             version: String::new(),
             members: 2,
+            member_numbers: vec![1, 2],
             in_flight: 3,
         };
         let with = |calls, up, sent| {

@@ -369,6 +369,8 @@ async fn receiver(
 fn stored_header(mut header: CallHeader, agent: &AgentName) -> Vec<u8> {
     header.to = agent.to_string();
     header.carrier.clear();
+    // A member's number ends with its attachment.
+    header.member = 0;
     header.from.node = None;
     header::encode_call(&header)
 }

@@ -493,3 +493,53 @@ async fn a_program_that_goes_in_mid_call_leaves_its_caller_an_answer() {
     settled(|| !host.inner().registry.knows(&echo)).await;
     assert_eq!(call(&peer, "echo").await, Err(not_found(&echo)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_for_one_member_goes_to_it_alone_here_or_on_the_node_that_is_named() {
+    let host = LoneNode::named("desk").await;
+    let (one, _first) = serving(&host, "echo").await;
+    let (two, _second) = serving(&host, "echo").await;
+    let members = host.inner().registry.members();
+    let numbers: Vec<u64> = members
+        .get("echo")
+        .unwrap()
+        .iter()
+        .filter_map(|member| member.key().number())
+        .collect();
+    let caller = host.program().await;
+    let for_member = |address: &str, member| CallHeader {
+        member,
+        ..to(address)
+    };
+    for (program, number) in [(&one, numbers[0]), (&two, numbers[1])] {
+        for address in ["echo", "echo@desk"] {
+            let sent = for_member(address, number);
+            let served = async {
+                let (_, header, mut stream) = program.called().await;
+                answer(&mut stream, "here").await;
+                header
+            };
+            let asked = caller.ask(FrameKind::CALL, &sent, b"");
+            let (asked, header) = tokio::join!(asked, served);
+            assert_eq!(asked.unwrap(), "here");
+            // The program is told no number: it was for the node.
+            assert_eq!(header, to("echo"));
+        }
+    }
+    let nobody = for_member("echo", numbers[1] + 1);
+    let refused = caller.ask(FrameKind::CALL, &nobody, b"").await;
+    assert_eq!(refused.unwrap_err().code, Code::NotFound);
+
+    let mut peer = host.friend(key(7), "laptop").await;
+    peer.offer(&host, 1, &["grep"]).await;
+    let sent = for_member("grep@laptop", 9);
+    let served = async {
+        let (_, header, mut stream) = peer.called().await;
+        answer(&mut stream, "there").await;
+        header
+    };
+    let asked = caller.ask(FrameKind::CALL, &sent, b"");
+    let (asked, header) = tokio::join!(asked, served);
+    assert_eq!(asked.unwrap(), "there");
+    assert_eq!(header, for_member("grep", 9));
+}
