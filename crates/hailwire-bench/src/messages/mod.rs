@@ -3,10 +3,11 @@
 //!
 //! Real processes of `hail` on loopback, in a folder on the disk that is measured. First the disk alone: a sync after each of small
 //! writes, and a bare log that shares a sync among as many writes as are in flight. Then durable sends of 1 KiB from this process to
-//! an agent of a peer, with as many in flight. Then `redis-server` with `appendfsync always`, where it is installed. Last the proof: messages in order and
+//! an agent of a peer, with as many in flight. Then NATS JetStream with `sync_interval: always` and `redis-server` with `appendfsync always`, where they are installed. Last the proof: messages in order and
 //! in any order, while one of the two nodes is killed with SIGKILL again and again at instants drawn from a seed, and
 //! started again ([`survival`]).
 
+mod jetstream;
 pub mod record;
 mod speed;
 mod survival;

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::Write as _,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::Path,
     process::Command,
     sync::Arc,
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use super::{
     MessageOptions,
+    jetstream::{JetStreamServer, NatsConnection},
     record::{MessageRecord, MessageSpeed},
     survival::{DESK, LAPTOP, TwoNodes},
 };
@@ -29,6 +30,9 @@ const IN_FLIGHT: [u32; 2] = [64, 256];
 
 /// Syncs of the disk alone.
 const SYNCS: u32 = 500;
+
+/// Names the program of a NATS server; default: `nats-server`.
+const NATS_SERVER: &str = "HAILWIRE_NATS_SERVER";
 
 /// The agent to which messages are sent, which is not there.
 const AWAY: &str = "away";
@@ -81,7 +85,38 @@ pub(super) async fn measure(order: &MessageOptions, keep: Keep<'_>) -> Result<()
         keep(MessageRecord::Speed(row))?;
         nodes.end().await;
     }
+    jetstream(folder.path(), order.sends, keep).await?;
     redis(folder.path(), order.sends, keep).await
+}
+
+/// A port of loopback that nobody has at the moment.
+fn free_address() -> Result<SocketAddr, BenchError> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("choosing a port"))?;
+    listener
+        .local_addr()
+        .map_err(BenchError::io("choosing a port"))
+}
+
+async fn jetstream(folder: &Path, messages: u32, keep: Keep<'_>) -> Result<(), BenchError> {
+    let program = std::env::var(NATS_SERVER).unwrap_or_else(|_| "nats-server".to_owned());
+    let at = free_address()?;
+    let Some(_server) = JetStreamServer::start(&program, folder, at)? else {
+        let what = "NATS JetStream: nats-server is not installed (`peers/install nats`)";
+        return keep(MessageRecord::Skipped(what.to_owned()));
+    };
+    let connection = NatsConnection::open(at).await?;
+    for in_flight in IN_FLIGHT {
+        let connection = connection.clone();
+        let publish = move |body: Bytes| {
+            let connection = connection.clone();
+            async move { connection.publish(&body).await }
+        };
+        let system = "NATS JetStream, sync_interval: always";
+        keep(MessageRecord::Speed(
+            closed_loop(system, in_flight, messages, publish).await?,
+        ))?;
+    }
+    Ok(())
 }
 
 /// Writes as many as are in flight, and syncs.
@@ -135,22 +170,38 @@ async fn durable_sends(
     in_flight: u32,
     messages: u32,
 ) -> Result<MessageSpeed, BenchError> {
-    let body = Bytes::from(vec![7; BODY]);
     let to: Arc<str> = to.into();
+    let client = client.clone();
+    let send = move |body: Bytes| {
+        let call = client.call(&*to).body(body);
+        async move {
+            let sent = call.durable(false, false).await;
+            sent.map(drop).map_err(BenchError::failed("a durable send"))
+        }
+    };
+    closed_loop(system, in_flight, messages, send).await
+}
+
+/// As many senders as are in flight, each of which waits for its acceptance.
+async fn closed_loop<F>(
+    system: &str,
+    in_flight: u32,
+    messages: u32,
+    send: impl Fn(Bytes) -> F + Clone + Send + 'static,
+) -> Result<MessageSpeed, BenchError>
+where
+    F: Future<Output = Result<(), BenchError>> + Send + 'static,
+{
+    let body = Bytes::from(vec![7; BODY]);
     let begun = Instant::now();
     let mut senders = JoinSet::new();
     for _ in 0..in_flight {
-        let (client, to, body) = (client.clone(), to.clone(), body.clone());
+        let (send, body) = (send.clone(), body.clone());
         senders.spawn(async move {
             let mut times = Vec::new();
             for _ in 0..messages / in_flight {
                 let at = Instant::now();
-                let sent = client
-                    .call(&*to)
-                    .body(body.clone())
-                    .durable(false, false)
-                    .await;
-                sent.map_err(BenchError::failed("a durable send"))?;
+                send(body.clone()).await?;
                 times.push(at.elapsed());
             }
             Ok::<_, BenchError>(times)
@@ -166,13 +217,7 @@ async fn durable_sends(
 
 /// `XADD` with `appendfsync always`, by Redis's own load generator.
 async fn redis(folder: &Path, messages: u32, keep: Keep<'_>) -> Result<(), BenchError> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("choosing a port"))?;
-    let port = listener
-        .local_addr()
-        .map_err(BenchError::io("choosing a port"))?
-        .port();
-    drop(listener);
-    let port = port.to_string();
+    let port = free_address()?.port().to_string();
     let mut server = Command::new("redis-server");
     server.args([
         "--port",
