@@ -126,7 +126,7 @@ impl NatsConnection {
             match made {
                 Ok(made) if !made.is_empty() => break made,
                 Ok(_) if Instant::now() < until => {
-                    tokio::time::sleep(Duration::from_millis(20)).await
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Ok(_) => return Err(BenchError::Unsupported("JetStream does not start")),
                 Err(error) => return Err(error),
