@@ -99,21 +99,17 @@ impl InboxSchedule {
         self.messages.insert(number, (agent.clone(), lane));
     }
 
-    /// How many messages the members of an agent that are here take at once, up to [`AT_ONCE`]; 0 where none is here.
+    /// How many messages the members of an agent that are here take at once, up to [`AT_ONCE`]; 0 where none is here. It is forgotten
+    /// with the agent's last message.
     pub fn handle_agent(&mut self, agent: &AgentName, capacity: usize) {
-        if capacity > 0 || self.agents.contains_key(agent) {
-            let inbox = self.agents.entry(agent.clone()).or_default();
+        if let Some(inbox) = self.agents.get_mut(agent) {
             inbox.capacity = capacity.min(AT_ONCE);
         }
     }
 
     /// The agents for which something waits or is in hand.
     pub fn agents(&self) -> impl Iterator<Item = &AgentName> {
-        let waiting = self
-            .agents
-            .iter()
-            .filter(|(_, inbox)| !inbox.lanes.is_empty());
-        waiting.map(|(agent, _)| agent)
+        self.agents.keys()
     }
 
     /// The next message to hand to an agent that is here, if one is due; it is in hand from then on, until
@@ -164,7 +160,7 @@ impl InboxSchedule {
         queue.waiting.retain(|(_, other)| *other != number);
         if queue.waiting.is_empty() {
             inbox.lanes.remove(&lane);
-            if inbox.lanes.is_empty() && inbox.capacity == 0 {
+            if inbox.lanes.is_empty() {
                 self.agents.remove(&agent);
             }
         } else {

@@ -1,6 +1,6 @@
 //! Hands messages to their agents: each is an ordinary call or send to the agent, whose end is its acknowledgement.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hailwire_core::{
@@ -41,7 +41,11 @@ pub(crate) async fn run(node: Arc<NodeInner>) {
     loop {
         let due = {
             let mut inbox = locked(&node.messages.inbox);
-            let agents: Vec<AgentName> = inbox.agents().cloned().collect();
+            let unseen = locked(&node.messages.unseen).replace(HashSet::new());
+            let agents: Vec<AgentName> = match unseen {
+                Some(some) => some.into_iter().collect(),
+                None => inbox.agents().cloned().collect(),
+            };
             for agent in agents {
                 let capacity = node.registry.local_capacity(&agent, AT_ONCE);
                 inbox.handle_agent(&agent, capacity);

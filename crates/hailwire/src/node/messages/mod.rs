@@ -10,7 +10,7 @@ mod rows;
 mod store;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -60,6 +60,8 @@ pub(super) struct Messages {
     store: MessageStore,
     policy: DeliveryPolicy,
     inbox: Mutex<InboxSchedule>,
+    /// Agents of which it is to be seen how many messages they take; `None` for all.
+    unseen: Mutex<Option<HashSet<AgentName>>>,
     exchange: Mutex<MessageExchange>,
     /// What waits here, by the sender's node, and what waits to leave, by the receiver's.
     came: Mutex<MessageQuotas>,
@@ -67,7 +69,7 @@ pub(super) struct Messages {
     /// Messages that somebody took by hand, and until when.
     leases: Mutex<HashMap<MessageNumber, Instant>>,
     /// Peers that send a batch at the moment, at most [`exchange::RECEIVED_AT_ONCE`].
-    receiving: Mutex<std::collections::HashSet<NodeId>>,
+    receiving: Mutex<HashSet<NodeId>>,
     inbox_changed: Notify,
     exchange_changed: Notify,
     /// When something expires, or a lease ends, or old rows are removed.
@@ -98,6 +100,7 @@ impl Messages {
             store,
             policy,
             inbox: Mutex::default(),
+            unseen: Mutex::default(),
             exchange: Mutex::default(),
             came: Mutex::default(),
             leaving: Mutex::default(),
@@ -129,6 +132,10 @@ impl Messages {
     fn wait_in_inbox(&self, entry: OpenEntry) {
         let now = crate::clock::now();
         locked(&self.inbox).handle_stored(now, entry.number, &entry.agent, entry.lane);
+        // Only now is there anything to be said of the agent.
+        if let Some(unseen) = locked(&self.unseen).as_mut() {
+            unseen.insert(entry.agent);
+        }
     }
 
     /// Writes what was begun, and nothing after that.
@@ -138,6 +145,7 @@ impl Messages {
 
     /// Local agents have come or gone.
     pub(super) fn agents_changed(&self) {
+        locked(&self.unseen).take();
         self.inbox_changed.notify_one();
     }
 
