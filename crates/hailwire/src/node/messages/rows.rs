@@ -283,8 +283,9 @@ pub(super) fn next_batch(
 ) -> Result<(Vec<OfferedMessage>, Vec<MessageReceipt>)> {
     let mut room = most_bytes;
     let mut messages = Vec::new();
+    let mut last: i64 = 0;
     let mut waiting = db.prepare_cached(
-        "SELECT id, call, header, body, expires_at FROM sent WHERE node = ?1 AND state = 0 \
+        "SELECT seq, id, call, header, body FROM sent WHERE node = ?1 AND state = 0 \
          ORDER BY seq LIMIT ?2",
     )?;
     let mut rows = waiting.query(params![Key(&peer), most as i64])?;
@@ -300,13 +301,14 @@ pub(super) fn next_batch(
             break;
         }
         room = room.saturating_sub(size);
+        last = row.get("seq")?;
         messages.push(message);
     }
     drop(rows);
-    for message in &messages {
-        db.prepare_cached("UPDATE sent SET offered = 1 WHERE id = ?1")?
-            .execute([Id(&message.id)])?;
-    }
+    db.prepare_cached(
+        "UPDATE sent SET offered = 1 WHERE node = ?1 AND state = 0 AND seq <= ?2 AND offered = 0",
+    )?
+    .execute(params![Key(&peer), last])?;
     let mut receipts = Vec::new();
     let mut ended = db.prepare_cached(
         "SELECT id, state, attempts, status, head, answer FROM inbox \
