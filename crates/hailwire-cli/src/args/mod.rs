@@ -10,6 +10,7 @@ pub(crate) mod callout;
 pub(crate) mod inbox;
 pub(crate) mod node;
 pub(crate) mod other;
+pub(crate) mod topics;
 mod value;
 
 use std::ffi::OsString;
@@ -59,6 +60,9 @@ pub(crate) enum Command {
     Call(agent::CallArgs),
     Send(agent::SendArgs),
     Inbox(inbox::InboxArgs),
+    Pub(topics::PubArgs),
+    Sub(topics::SubArgs),
+    Topics(topics::TopicsArgs),
     Stream(agent::StreamArgs),
     Ping(agent::PingArgs),
     Callout(callout::CalloutArgs),

@@ -54,6 +54,7 @@ pages! {
     guide_agents: "docs/guide/agents.md",
     guide_bench: "docs/guide/bench.md",
     guide_durable_messages: "docs/guide/durable-messages.md",
+    guide_publish_subscribe: "docs/guide/publish-subscribe.md",
     guide_first_call: "docs/guide/first-call.md",
     guide_hub: "docs/guide/hub.md",
     guide_inspection_agents: "docs/guide/inspection-agents.md",
