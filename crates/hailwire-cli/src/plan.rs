@@ -26,11 +26,11 @@ use hailwire_terminal::{
 };
 use hailwire_wire::{
     Address, AgentName, HubUrl, Priority, address::NodeRef, directory::MemberTrust, limits,
-    messages::MessageState, ticket::Ticket,
+    messages::MessageState, ticket::Ticket, topics::TopicPattern,
 };
 
 use crate::{
-    args::{Cli, Command, HeaderField, agent, callout, inbox, node, other},
+    args::{Cli, Command, HeaderField, agent, callout, inbox, node, other, topics},
     serve::{
         agent_spec::{AgentSpec, default_max},
         agents_file,
@@ -135,6 +135,13 @@ pub(crate) enum Action {
         lease: Duration,
     },
     InboxAck(admin::MessageVerdict),
+    Publish(PublishPlan),
+    Subscribe {
+        patterns: Vec<TopicPattern>,
+        most: Option<u64>,
+        topic: bool,
+    },
+    TopicList,
     Stream(CallPlan),
     Ping {
         who: admin::PingRequest,
@@ -252,6 +259,18 @@ pub(crate) struct CallPlan {
     pub(crate) carrier: Carrier,
     pub(crate) deadline: Option<Duration>,
     pub(crate) body: BodySource,
+}
+
+/// What is published, and how.
+#[derive(Debug)]
+pub(crate) struct PublishPlan {
+    pub(crate) topic: String,
+    pub(crate) body: BodySource,
+    /// Each line of stdin is a message.
+    pub(crate) lines: bool,
+    pub(crate) content_type: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) from: Option<AgentName>,
 }
 
 /// How a call or a send is kept on disk.
@@ -377,6 +396,28 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             }
         }
         Command::Inbox(inbox::InboxArgs { command }) => plan_inbox(command),
+        Command::Pub(publish) => Action::Publish(PublishPlan {
+            topic: publish.topic.to_string(),
+            body: body_source(publish.body.as_deref(), around),
+            lines: publish.lines,
+            content_type: publish.content_type.unwrap_or_default(),
+            headers: publish
+                .headers
+                .into_iter()
+                .map(|field| (field.name, field.value))
+                .collect(),
+            from: publish.from,
+        }),
+        Command::Sub(topics::SubArgs {
+            patterns,
+            most,
+            topic,
+        }) => Action::Subscribe {
+            patterns,
+            most,
+            topic,
+        },
+        Command::Topics(topics::TopicsArgs {}) => Action::TopicList,
         Command::Stream(agent::StreamArgs { to, envelope }) => {
             Action::Stream(plan_call(to, BodySource::Stdin, envelope, &global)?)
         }

@@ -30,6 +30,7 @@
 //! | [`port_mapping`] | when a router is asked for a port |
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
+//! | [`topics`] | who gets what is published, and what those lose who read too slowly |
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
@@ -68,6 +69,7 @@ mod remote;
 pub mod routing;
 #[cfg(test)]
 mod testing;
+pub mod topics;
 
 pub use carrier::{Carrier, Transport};
 pub use remote::{RemoteSource, SourceNetwork};

@@ -16,6 +16,7 @@
 //! | [`offers`] | lists of agents that take more than one frame |
 //! | [`frame`] | the frames of a session stream and their incremental decoder |
 //! | [`messages`] | durable messages between nodes, and their receipts |
+//! | [`topics`] | what is published, patterns of topics, and the records of messages |
 //! | [`mux`] | many streams over one ordered byte stream |
 //! | [`capsule`] | what the control stream of an HTTP/2 connection carries |
 //! | [`signed`] | envelopes: key, signature and the bytes that were signed |
@@ -45,6 +46,7 @@ pub mod signed;
 pub mod status;
 pub mod stun;
 pub mod ticket;
+pub mod topics;
 
 pub use address::{Address, AgentName, NodeId, NodeName};
 pub use header::{CallHeader, Priority};

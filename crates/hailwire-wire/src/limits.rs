@@ -103,6 +103,22 @@ pub const MUX_SEND_FLOOR: usize = 4 * 1024;
 /// more.
 pub const MUX_MAX_DATAGRAMS: usize = 128;
 
+/// Longest topic, and longest pattern of topics.
+pub const MAX_TOPIC: usize = 256;
+
+/// Most tokens of a topic or pattern.
+pub const MAX_TOPIC_TOKENS: usize = 16;
+
+/// Most different patterns that the programs of a node are subscribed to, and that a node takes from one peer.
+pub const MAX_TOPIC_PATTERNS: usize = 1024;
+
+/// Largest body of a message that is published under a topic.
+pub const MAX_TOPIC_BODY: usize = 1024 * 1024;
+
+/// Largest record of a stream of published messages: room for a body of [`MAX_TOPIC_BODY`] with its header, or for
+/// [`MAX_TOPIC_PATTERNS`] patterns.
+pub const MAX_TOPIC_RECORD: usize = 1152 * 1024;
+
 /// Unanswered pings that a multiplexed connection remembers; further ones get no answer.
 pub const MUX_MAX_PINGS: usize = 16;
 

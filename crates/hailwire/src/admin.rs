@@ -73,6 +73,14 @@ pub mod method {
     pub const MESSAGE_ACK: &str = "message.ack";
     /// A batch of messages and receipts, in MessagePack, as `spec/messages.md` says; for trusted peers alone.
     pub const MESSAGES: &str = "messages";
+    /// Records in MessagePack, as `spec/topics.md` says → [`super::PublishReceipt`].
+    pub const TOPIC_PUBLISH: &str = "topic.publish";
+    /// [`super::SubscribeRequest`] → records in MessagePack, for as long as they are read.
+    pub const TOPIC_SUBSCRIBE: &str = "topic.subscribe";
+    /// `()` → [`super::TopicList`].
+    pub const TOPIC_LIST: &str = "topic.list";
+    /// What a node wants, and what is published here: records in MessagePack both ways; for trusted peers alone.
+    pub const TOPICS: &str = "topics";
     /// [`super::ShutdownRequest`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
@@ -795,6 +803,74 @@ pub struct MessageDetail {
     pub answer_type: String,
     /// The answer of a durable call.
     pub answer: MessageContent,
+}
+
+/// To whom messages went that were published.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PublishReceipt {
+    /// Messages that were published.
+    pub published: u64,
+    /// Subscriptions of programs of this machine that they went to, over all messages.
+    pub programs: u64,
+    /// Peers that they went to, over all messages; how many subscribe behind a peer, it alone knows.
+    pub peers: u64,
+}
+
+/// What a program subscribes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SubscribeRequest {
+    /// Patterns of topics, at least one. A message that several of them match comes once.
+    pub patterns: Vec<String>,
+}
+
+/// Who is subscribed to what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopicList {
+    /// Patterns, those of programs of this machine first.
+    pub topics: Vec<TopicRow>,
+    /// Peers that are asked for what programs of this machine are subscribed to; none where those are subscribed to nothing.
+    pub peers: Vec<TopicPeer>,
+}
+
+/// A pattern that somebody is subscribed to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopicRow {
+    /// The pattern.
+    pub pattern: String,
+    /// The peer whose programs want it; absent for programs of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// The name of that peer here; empty where it has none.
+    pub node_name: String,
+    /// Subscriptions of this machine with this pattern; 1 for a peer.
+    pub subscribers: u64,
+    /// Messages that were put into their queues, since they subscribe.
+    pub published: u64,
+    /// Messages that they took.
+    pub delivered: u64,
+    /// Messages that they lost because they read too slowly, also on their way from a peer.
+    pub missed: u64,
+}
+
+/// A peer that is asked for messages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicPeer {
+    /// Its key.
+    pub node: NodeId,
+    /// Its name here; empty where it has none.
+    pub node_name: String,
+    /// Whether messages would come from it now.
+    pub subscribed: bool,
+    /// Patterns that it does not let this node subscribe to.
+    pub refused: Vec<String>,
+    /// Messages of it that were dropped, since the tunnel is up: this node does not let it publish under those topics.
+    pub dropped: u64,
+    /// Why it cannot be asked; empty where it can.
+    pub error: String,
 }
 
 /// Bytes, as text where they are UTF-8, else in base64.

@@ -69,7 +69,10 @@ mod session;
 pub use agent::{Agent, Caller, Handler, Request, RequestKind, Response};
 pub use agent_schema::AgentSchema;
 pub use body::{Body, BodySender};
-pub use client::{AttachError, Call, Client, RawStream, ServeHandle, StreamBuilder, StreamIo};
+pub use client::{
+    AttachError, Call, Client, Publication, Publisher, RawStream, ServeHandle, StreamBuilder,
+    StreamIo, Subscription, TopicEvent, TopicMessage,
+};
 pub use config::Config;
 pub use hailwire_wire::{Address, AgentName, CallHeader, Code, NodeId, NodeName, Priority, Status};
 pub use node::{Node, NodeBuilder, StartError};

@@ -10,6 +10,7 @@ pub(crate) mod callout;
 pub(crate) mod inbox;
 pub(crate) mod node;
 pub(crate) mod other;
+pub(crate) mod topics;
 mod value;
 
 use std::ffi::OsString;
@@ -60,6 +61,9 @@ pub(crate) enum Command {
     Dispatch(agent::DispatchArgs),
     Send(agent::SendArgs),
     Inbox(inbox::InboxArgs),
+    Pub(topics::PubArgs),
+    Sub(topics::SubArgs),
+    Topics(topics::TopicsArgs),
     Stream(agent::StreamArgs),
     Ping(agent::PingArgs),
     Callout(callout::CalloutArgs),

@@ -46,6 +46,7 @@ mod service;
 mod status;
 mod stream;
 mod top;
+mod topics;
 mod trust;
 mod up;
 
@@ -129,6 +130,13 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
             short(common, inbox::take(run, agent, most, lease))
         }
         Action::InboxAck(verdict) => short(common, inbox::ack(run, verdict)),
+        Action::Publish(publish) => short(common, topics::publish(run, publish)),
+        Action::Subscribe {
+            patterns,
+            most,
+            topic,
+        } => short(common, topics::subscribe(run, patterns, most, topic)),
+        Action::TopicList => short(common, topics::list(run)),
         Action::Stream(call) => long(common, stream::run(run, call)),
         Action::Serve(agent) => on_one_core(common, serve::one(run, agent)),
         Action::ServeFile { file, beside_node } => {

@@ -46,4 +46,10 @@ mod siege;
 mod socket_owners;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod test_nodes;
+#[expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a step that fails fails its test"
+)]
+mod topics;
 mod without_node;

@@ -7,11 +7,13 @@
 //! |---|---|
 //! | `call` | a call or a raw stream being prepared, and how it is made |
 //! | `byte_stream` | a raw stream as bytes |
+//! | `topics` | publishing and subscribing |
 //! | `serving` | an agent on offer, and the attached program's side of being called |
 
 mod byte_stream;
 mod call;
 mod serving;
+mod topics;
 
 use std::{io, sync::Arc};
 
@@ -26,6 +28,7 @@ use tokio::net::UnixStream;
 pub use byte_stream::StreamIo;
 pub use call::{Call, RawStream, StreamBuilder};
 pub use serving::ServeHandle;
+pub use topics::{Publication, Publisher, Subscription, TopicEvent, TopicMessage};
 
 use self::serving::{AttachedSession, ServedAgents, serve_attached, serve_embedded};
 use crate::{

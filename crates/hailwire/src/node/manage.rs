@@ -24,6 +24,7 @@ use super::{
     router::{self, RouteProgress},
     sockets, status,
     store::{TrustOrigin, TrustRow},
+    topics,
     trust::{NewPeer, store_status},
     tunnel,
 };
@@ -34,8 +35,8 @@ use crate::{
     session::{Session, deadline_exceeded},
 };
 
-/// Largest management request of a program of this machine.
-const MAX_REQUEST: usize = 64 * 1024;
+/// Largest management request of a program of this machine: room for all patterns of topics that there may be.
+const MAX_REQUEST: usize = 512 * 1024;
 
 /// Largest request of another node: a ticket's secret or a search.
 const MAX_PEER_REQUEST: usize = 8 * 1024;
@@ -62,10 +63,13 @@ async fn manage(
     origin: CallOrigin,
     mut request: Request,
 ) -> Result<Response, Status> {
-    if let (CallOrigin::Peer(peer), Some(session)) = (origin, session) {
-        let answer = manage_for_peer(&node, &session, peer, request);
+    if let (CallOrigin::Peer(peer), Some(session)) = (origin, &session) {
+        let answer = manage_for_peer(&node, session, peer, request);
         let answer = tokio::time::timeout(PEER_PATIENCE, answer).await;
         return answer.unwrap_or_else(|_| Err(deadline_exceeded()));
+    }
+    if request.header.method == method::TOPIC_PUBLISH {
+        return topics::publish(&node, request).await;
     }
     let body = request.body.bytes(MAX_REQUEST).await?;
     let name = request.header.method;
@@ -103,6 +107,8 @@ async fn manage(
         method::MESSAGE_DROP => json(&messages::manage::remove(&node, &parse(&body)?).await?),
         method::MESSAGE_TAKE => json(&messages::manage::take(&node, &parse(&body)?).await?),
         method::MESSAGE_ACK => json(&messages::manage::judge(&node, parse(&body)?).await?),
+        method::TOPIC_SUBSCRIBE => topics::subscribe(&node, session, &parse(&body)?),
+        method::TOPIC_LIST => json(&topics::list(&node)),
         method::SHUTDOWN => {
             let shutdown: admin::ShutdownRequest = parse(&body)?;
             node.lifecycle
@@ -127,6 +133,9 @@ async fn manage_for_peer(
 ) -> Result<Response, Status> {
     if request.header.method == method::MESSAGES && node.trust.is_trusted(peer) {
         return messages::received(node, peer, request).await;
+    }
+    if request.header.method == method::TOPICS && node.trust.is_trusted(peer) {
+        return topics::subscribed_by_peer(node, peer, request).await;
     }
     let body = request.body.bytes(MAX_PEER_REQUEST).await?;
     let name = request.header.method;

@@ -24,6 +24,7 @@
 //! | `trust`, `store` | whom this node trusts, and how that survives |
 //! | `join`, `manage` | invitations; the built-in agent `node` |
 //! | `doctor` | what keeps this node from being reached |
+//! | `messages`, `topics` | durable messages; publish and subscribe |
 //! | `hubs` | the hubs that this node belongs to |
 //! | `spin` | looking for more traffic before going to sleep |
 
@@ -59,6 +60,7 @@ mod router;
 mod sockets;
 mod status;
 mod store;
+mod topics;
 mod trust;
 mod tunnel;
 mod unread;
@@ -217,6 +219,7 @@ impl NodeBuilder {
             peers: peers::Peers::new(id),
             hubs,
             messages,
+            topics: topics::Topics::default(),
             programs: LocalPrograms {
                 sessions: Mutex::default(),
                 spin: busy_polling::BusyPolling::new(self.config.limits.spin),
@@ -246,6 +249,7 @@ impl NodeBuilder {
             keep("handing over messages", &inner, messages::deliver),
             keep("sending messages", &inner, messages::exchange),
             keep("expiring messages", &inner, messages::keep_clean),
+            keep("asking peers for topics", &inner, topics::follow_peers),
             keep("mapping a port", &inner, port_mapping::run),
             {
                 let listener = Arc::new(listener);
@@ -387,6 +391,7 @@ pub(crate) struct NodeInner {
     peers: peers::Peers,
     hubs: hubs::Hubs,
     messages: messages::Messages,
+    topics: topics::Topics,
     pub(crate) programs: LocalPrograms,
     lifecycle: NodeLifecycle,
 }

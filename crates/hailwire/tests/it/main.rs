@@ -50,5 +50,6 @@ mod strange_tcp;
 mod synced;
 mod tcp;
 mod test_node;
+mod topics;
 mod trust;
 mod wire;
