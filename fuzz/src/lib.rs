@@ -19,6 +19,7 @@ use hailwire_wire::{
     signed::KeyPair,
     stun::{MAX_MESSAGE, StunAnswer, StunRequest},
     ticket::{HubTicket, NodeTicket, Ticket},
+    topics::{RecordReader, Topic, TopicInterest, TopicPattern, TopicRecord},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -106,6 +107,31 @@ pub fn header(input: &[u8]) {
     decode_and_check::<AgentOffers>(input);
     decode_and_check::<GoingAway>(input);
     decode_and_check::<Status>(input);
+    decode_and_check::<TopicInterest>(input);
+    if let Ok(record) = header::decode::<TopicRecord>(input) {
+        survives(&record);
+        if let Ok(topic) = record.check() {
+            assert!(topic.as_str() == record.topic && record.body.len() <= limits::MAX_TOPIC_BODY);
+        }
+    }
+    let whole = records(input, input.len().max(1));
+    assert_eq!(records(input, 3), whole, "cut anywhere");
+}
+
+/// The records of a body that comes in chunks of this size, up to one that cannot be read.
+fn records(input: &[u8], size: usize) -> (Vec<TopicRecord>, bool) {
+    let (mut reader, mut read) = (RecordReader::default(), Vec::new());
+    for chunk in input.chunks(size) {
+        reader.handle_chunk(chunk);
+        loop {
+            match reader.poll_record() {
+                Ok(Some(record)) => read.push(record),
+                Ok(None) => break,
+                Err(_) => return (read, false),
+            }
+        }
+    }
+    (read, true)
 }
 
 fn decode_and_check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(input: &[u8]) {
@@ -134,6 +160,8 @@ pub fn address(input: &[u8]) {
     prints_as_read::<AgentName>(&text);
     prints_as_read::<NodeName>(&text);
     prints_as_read::<NodeId>(&text);
+    prints_as_read::<Topic>(&text);
+    prints_as_read::<TopicPattern>(&text);
 }
 
 fn prints_as_read<T>(text: &str)

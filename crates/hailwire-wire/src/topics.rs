@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     AgentName, NodeId,
     header::{self, HeaderError},
-    limits::{MAX_TOPIC, MAX_TOPIC_BODY, MAX_TOPIC_RECORD, MAX_TOPIC_TOKENS},
+    limits::{MAX_NAME, MAX_TOPIC, MAX_TOPIC_BODY, MAX_TOPIC_RECORD, MAX_TOPIC_TOKENS},
 };
 
 /// Bytes ahead of a record that say how long it is.
@@ -162,7 +162,10 @@ fn check_token(token: &str) -> Result<(), TopicError> {
     // A token has no dot, so it is the name of an agent exactly where it is a token.
     match token.parse::<AgentName>() {
         Ok(_) => Ok(()),
-        Err(_) => Err(TopicError::Token(token.escape_debug().to_string())),
+        Err(_) => {
+            let fit = token.chars().filter(|c| !c.is_control());
+            Err(TopicError::Token(fit.take(MAX_NAME).collect()))
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) async fn both(name: &str, change: impl FnOnce(&mut Config)) -> TestNo
 }
 
 /// A node on the near side of a [`Wire`].
-async fn near_of_wire() -> TestNode {
+pub(crate) async fn near_of_wire() -> TestNode {
     both("near", |config| {
         config.listen.udp = vec![(Ipv6Addr::LOCALHOST, 0).into()];
     })
@@ -352,7 +352,7 @@ async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
 }
 
 /// Waits until a carrier takes new calls.
-async fn until(host: &TestNode, carrier: &str) {
+pub(crate) async fn until(host: &TestNode, carrier: &str) {
     host.once(|status| (carrying_in(status).0 == carrier).then_some(()))
         .await;
 }

@@ -13,7 +13,11 @@ use hailwire_wire::{
     topics::{TopicInterest, TopicRecord, put_record},
 };
 
-use crate::test_node::{PATIENCE, TestNode};
+use crate::{
+    carriers::{both, introduce, near_of_wire, until},
+    test_node::{PATIENCE, TestNode},
+    wire::Wire,
+};
 
 async fn list(client: &Client) -> TopicList {
     client.admin(method::TOPIC_LIST, &()).await.unwrap()
@@ -235,6 +239,56 @@ async fn what_is_wanted_is_told_anew_after_a_restart_of_either_node() {
     wanted_by(&alice.client(), id, "a.*").await;
     assert_eq!(publish(&alice.client(), "a.b", "again").await, (0, 1));
     assert_eq!(text(&mut subscription).await, "again");
+}
+
+/// Messages move to another carrier as calls do. On the way back both still move, so nothing is lost and nothing comes twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_move_to_tcp_when_udp_is_cut_and_return_without_loss() {
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
+    let wire = Wire::to(far.node.sockets()[0]).await;
+    introduce(&far, &near, "near", &[], &[]).await;
+    introduce(&near, &far, "far", &[wire.address], &far.node.tcp_sockets()).await;
+    let mut subscription = near.client().subscribe(["tick"]).await.unwrap();
+    wanted_by(&far.client(), near.node.id(), "tick").await;
+    until(&near, "quic").await;
+    let client = far.client();
+    let (stop, mut stopped) = tokio::sync::watch::channel(false);
+    let ticking = tokio::spawn(async move {
+        while !*stopped.borrow_and_update() {
+            client.publish("tick").send().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        client.publish("tick").body("last").send().await.unwrap();
+    });
+    let mut last = message(&mut subscription).await.sequence;
+    wire.cut(true);
+    until(&near, "h2").await;
+    // What was under way over UDP is left behind; what is published from now on comes once the other stream is there.
+    let moved = std::time::SystemTime::now() + Duration::from_millis(500);
+    let moved = moved.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let mut at = Duration::ZERO;
+    while at < moved {
+        let message = message(&mut subscription).await;
+        assert!(message.sequence > last, "in order and once");
+        (last, at) = (message.sequence, Duration::from_millis(message.at_ms));
+    }
+    wire.cut(false);
+    until(&near, "quic").await;
+    for _ in 0..200 {
+        let message = message(&mut subscription).await;
+        assert_eq!(message.sequence, last + 1);
+        last = message.sequence;
+    }
+    stop.send(true).unwrap();
+    loop {
+        let message = message(&mut subscription).await;
+        assert_eq!(message.sequence, last + 1);
+        last = message.sequence;
+        if message.body == "last" {
+            break;
+        }
+    }
+    ticking.await.unwrap();
 }
 
 #[tokio::test]

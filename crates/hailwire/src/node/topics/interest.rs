@@ -28,8 +28,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// Peers to which a tunnel is brought up at once.
 const MAX_DIALS: usize = 16;
 
-/// How long what is under way on a connection that another has taken the place of may take.
-const LEFTOVERS: Duration = Duration::from_secs(5);
+/// How long what is under way on a connection that another has taken the place of may take; what comes on the other waits meanwhile, so that
+/// the order stays.
+const LEFTOVERS: Duration = Duration::from_secs(1);
 
 /// Asks peers, until the node ends.
 pub(in crate::node) async fn run(node: Arc<NodeInner>) {
