@@ -306,7 +306,7 @@ pub struct RegisterHeader {
     clippy::trivially_copy_pass_by_ref,
     reason = "the signature that serde asks for"
 )]
-fn is_zero(n: &u32) -> bool {
+pub(crate) fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
@@ -314,7 +314,7 @@ fn is_zero(n: &u32) -> bool {
     clippy::trivially_copy_pass_by_ref,
     reason = "the signature that serde asks for"
 )]
-fn is_false(yes: &bool) -> bool {
+pub(crate) fn is_false(yes: &bool) -> bool {
     !yes
 }
 
@@ -322,7 +322,7 @@ fn is_false(yes: &bool) -> bool {
     clippy::trivially_copy_pass_by_ref,
     reason = "the signature that serde asks for"
 )]
-fn is_zero_u64(n: &u64) -> bool {
+pub(crate) fn is_zero_u64(n: &u64) -> bool {
     *n == 0
 }
 

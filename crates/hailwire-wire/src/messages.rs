@@ -5,7 +5,12 @@ use std::fmt;
 use data_encoding::Encoding;
 use serde::{Deserialize, Serialize};
 
-use crate::{Status, header::HeaderError, limits, status::Code};
+use crate::{
+    Status,
+    header::{HeaderError, is_false, is_zero},
+    limits,
+    status::Code,
+};
 
 /// Where a durable message is in its life. Each has a number on the wire and a name for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,6 +64,12 @@ impl MessageState {
             Self::Unknown => "unknown",
             Self::Dropped => "dropped",
         }
+    }
+
+    /// The state of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
     /// The state of a number.
@@ -235,22 +246,6 @@ pub fn decode_batch(payload: &[u8]) -> Result<MessageBatch, HeaderError> {
         return Err(HeaderError::Bound("number of messages"));
     }
     Ok(batch)
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signature that serde asks for"
-)]
-fn is_false(yes: &bool) -> bool {
-    !yes
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signature that serde asks for"
-)]
-fn is_zero(n: &u32) -> bool {
-    *n == 0
 }
 
 #[cfg(test)]

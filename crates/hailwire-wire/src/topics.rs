@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     AgentName, NodeId,
-    header::{self, HeaderError},
+    header::{self, HeaderError, is_zero_u64},
     limits::{MAX_NAME, MAX_TOPIC, MAX_TOPIC_BODY, MAX_TOPIC_RECORD, MAX_TOPIC_TOKENS},
 };
 
@@ -217,13 +217,13 @@ pub struct TopicRecord {
     #[serde(with = "serde_bytes", skip_serializing_if = "Vec::is_empty")]
     pub body: Vec<u8>,
     /// Counted by the node that it was published at, from 1 at its start, over all that is published there.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero_u64")]
     pub sequence: u64,
     /// When it was published, by that node's clock: milliseconds since 1970.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero_u64")]
     pub at_ms: u64,
     /// To a program: so many messages that it wanted were lost before this, because it read too slowly or its node did.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero_u64")]
     pub missed: u64,
     /// To a node: how many messages it missed of each of its patterns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -313,14 +313,6 @@ impl RecordReader {
     pub fn is_amid_record(&self) -> bool {
         !self.unread.is_empty()
     }
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signature that serde asks for"
-)]
-fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 #[cfg(test)]

@@ -885,6 +885,21 @@ pub struct MessageContent {
     pub base64: String,
 }
 
+impl From<&[u8]> for MessageContent {
+    fn from(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self {
+                text: text.to_owned(),
+                base64: String::new(),
+            },
+            Err(_) => Self {
+                text: String::new(),
+                base64: data_encoding::BASE64.encode(bytes),
+            },
+        }
+    }
+}
+
 /// One message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

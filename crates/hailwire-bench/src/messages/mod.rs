@@ -14,9 +14,12 @@ mod survival;
 
 use std::path::PathBuf;
 
+use tempfile::TempDir;
+
 use crate::{
     BenchError,
     recorded_run::{RecordedOutcome, RecordedRun},
+    tied_process,
 };
 use record::MessageRecord;
 
@@ -37,6 +40,16 @@ pub struct MessageOptions {
     pub disk: Option<PathBuf>,
     /// Where results go.
     pub out: PathBuf,
+}
+
+impl MessageOptions {
+    /// A folder that goes with its owner, on the disk that is measured.
+    fn folder(&self) -> Result<TempDir, BenchError> {
+        match &self.disk {
+            Some(disk) => tempfile::tempdir_in(disk).map_err(BenchError::io("making a folder")),
+            None => tied_process::temporary_folder("hail-messages-"),
+        }
+    }
 }
 
 /// Measures and proves. `tell` is called with each line. When `stop` resolves, the results so far are kept.

@@ -20,7 +20,7 @@ use super::{
     record::{MessageRecord, MessageSpeed},
     survival::{DESK, LAPTOP, TwoNodes},
 };
-use crate::{BenchError, measure::millis, tied_process};
+use crate::{BenchError, measure::millis};
 
 /// Bytes of a message's body.
 const BODY: usize = 1024;
@@ -40,10 +40,7 @@ const AWAY: &str = "away";
 type Keep<'a> = &'a mut dyn FnMut(MessageRecord) -> Result<(), BenchError>;
 
 pub(super) async fn measure(order: &MessageOptions, keep: Keep<'_>) -> Result<(), BenchError> {
-    let folder = match &order.disk {
-        Some(disk) => tempfile::tempdir_in(disk).map_err(BenchError::io("making a folder"))?,
-        None => tied_process::temporary_folder("hail-messages-")?,
-    };
+    let folder = order.folder()?;
     let log = folder.path().join("log");
     keep(MessageRecord::Speed(bare_log(
         &log,

@@ -58,10 +58,7 @@ pub(super) struct TwoNodes {
 
 impl TwoNodes {
     pub(super) async fn start(order: &MessageOptions) -> Result<Self, BenchError> {
-        let folder = match &order.disk {
-            Some(disk) => tempfile::tempdir_in(disk).map_err(BenchError::io("making a folder"))?,
-            None => tied_process::temporary_folder("hail-messages-")?,
-        };
+        let folder = order.folder()?;
         let mut nodes = Self {
             folder,
             program: order.program.clone(),

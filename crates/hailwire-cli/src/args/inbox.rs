@@ -122,10 +122,7 @@ pub(crate) enum InboxCommand {
 }
 
 fn state(text: &str) -> Result<MessageState, String> {
-    let known = MessageState::ALL
-        .into_iter()
-        .find(|state| state.name() == text);
-    known.ok_or_else(|| {
+    MessageState::from_name(text).ok_or_else(|| {
         format!(
             "expected one of {}",
             MessageState::ALL.map(MessageState::name).join(", ")

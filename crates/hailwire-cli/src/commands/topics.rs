@@ -5,8 +5,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use bytes::{Bytes, BytesMut};
-use data_encoding::BASE64;
+use bytes::BytesMut;
 use hailwire::{
     Body, Client, Code, NodeId, Publication, Status, TopicEvent, TopicMessage,
     admin::{MessageContent, PublishReceipt, TopicList, method},
@@ -190,7 +189,7 @@ impl MessagePrinter {
                 from: &message.from,
                 content_type: &message.content_type,
                 headers: &message.headers,
-                body: content(&message.body),
+                body: message.body.as_ref().into(),
                 sequence: message.sequence,
                 at_ms: message.at_ms,
             };
@@ -227,19 +226,6 @@ impl MessagePrinter {
             }
             false => Ok(()),
         }
-    }
-}
-
-fn content(bytes: &Bytes) -> MessageContent {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => MessageContent {
-            text: text.to_owned(),
-            base64: String::new(),
-        },
-        Err(_) => MessageContent {
-            text: String::new(),
-            base64: BASE64.encode(bytes),
-        },
     }
 }
 

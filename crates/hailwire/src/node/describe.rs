@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use hailwire_core::routing::CallOrigin;
-use hailwire_wire::{Address, AgentName, CallHeader, Code, NodeId, Status, frame::FrameKind};
+use hailwire_wire::{Address, AgentName, CallHeader, Code, NodeId, Status};
 
 use super::{
     NodeInner,
@@ -14,7 +14,7 @@ use super::{
     tunnel,
 };
 use crate::{
-    admin::{self, AgentDescription, DescribeRequest, method},
+    admin::{AgentDescription, DescribeRequest, method},
     agent_schema::AgentSchema,
     session::{Session, in_time},
 };
@@ -127,23 +127,13 @@ async fn ask(
 }
 
 async fn ask_over(session: &Session, agent: &AgentName) -> Result<AgentDescription, Status> {
-    let header = CallHeader {
-        to: admin::AGENT.to_owned(),
-        method: method::DESCRIBE.to_owned(),
-        ..CallHeader::default()
-    };
     let request = DescribeRequest {
         who: agent.to_string(),
     };
     let internal = |error: serde_json::Error| Status::new(Code::Internal, error.to_string());
     let body = serde_json::to_vec(&request).map_err(internal)?;
     let _asking = session.count();
-    let answer = session
-        .open(FrameKind::CALL, &header, body.into())
-        .await?
-        .begin(None)
-        .await;
-    let bytes = answer?.bytes(MAX_ANSWER).await?;
+    let bytes = tunnel::ask_node(session, method::DESCRIBE, body, MAX_ANSWER).await?;
     serde_json::from_slice(&bytes).map_err(|error| {
         let what = format!("the node describes `{agent}` in a way that cannot be read: {error}");
         Status::new(Code::Internal, what)

@@ -13,9 +13,7 @@ use hailwire_core::{
     names::NamedBy,
 };
 use hailwire_wire::{
-    AgentName, CallHeader, Code, NodeId, NodeName, Status,
-    frame::FrameKind,
-    header,
+    AgentName, Code, NodeId, NodeName, Status, header,
     ticket::{Invitation, NodeTicket, SHOWN_AGAIN, Ticket, TicketError, TicketSecret},
 };
 use serde::{Deserialize, Serialize};
@@ -27,7 +25,7 @@ use super::{
     tunnel,
     tunnel::greeted,
 };
-use crate::{admin, body::Body, key::random, session::Session};
+use crate::{admin, key::random, session::Session};
 
 /// Longest life of an invitation.
 const MAX_LIFE_S: u64 = 30 * 24 * 3600;
@@ -244,14 +242,8 @@ async fn redeem_at(
         // As in a ticket.
         relay: None,
     };
-    let header = CallHeader {
-        to: admin::AGENT.to_owned(),
-        method: admin::method::JOIN.to_owned(),
-        ..CallHeader::default()
-    };
-    let body = Body::from(header::encode(&redeem));
-    let answer = session.open(FrameKind::CALL, &header, body).await?;
-    let bytes = answer.begin(None).await?.bytes(MAX_ANSWER).await?;
+    let body = header::encode(&redeem);
+    let bytes = tunnel::ask_node(session, admin::method::JOIN, body, MAX_ANSWER).await?;
     header::decode(&bytes).map_err(|error| Status::new(Code::Internal, error.to_string()))
 }
 

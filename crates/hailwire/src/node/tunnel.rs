@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use hailwire_core::{
     RemoteSource, Transport,
     admission::AdmissionShares,
@@ -18,7 +19,8 @@ use hailwire_core::{
     routing::CallOrigin,
 };
 use hailwire_wire::{
-    AgentName, Code, NodeId, Status, directory::SearchRequest, header::Hello, record::NodeRecord,
+    AgentName, CallHeader, Code, NodeId, Status, directory::SearchRequest, frame::FrameKind,
+    header::Hello, record::NodeRecord,
 };
 use iroh::endpoint::IncomingAddr;
 use tokio::{
@@ -35,7 +37,9 @@ use super::{
     store::TrustRow,
 };
 use crate::{
+    admin,
     admission::{AdmissionGate, AdmissionSlot, HandshakeAdmission, HandshakeSlots},
+    body::Body,
     carrier::{CarrierConnection, quic},
     clock,
     config::Carrier,
@@ -126,6 +130,22 @@ pub(crate) async fn tunnel_to(node: &Arc<NodeInner>, id: NodeId) -> Result<Sessi
         let reason = format!("it has not answered for {silent} s");
         Err(unreachable(node, id, &reason))
     })
+}
+
+/// Asks the agent `node` at the other end of a session, and reads an answer of at most so many bytes. The caller bounds the time.
+pub(super) async fn ask_node(
+    session: &Session,
+    method: &str,
+    body: impl Into<Body>,
+    most: usize,
+) -> Result<Bytes, Status> {
+    let header = CallHeader {
+        to: admin::AGENT.to_owned(),
+        method: method.to_owned(),
+        ..CallHeader::default()
+    };
+    let answer = session.open(FrameKind::CALL, &header, body.into()).await?;
+    answer.begin(None).await?.bytes(most).await
 }
 
 /// Dials a peer, and tells those who wait for it what came of it.

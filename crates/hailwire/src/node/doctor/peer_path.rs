@@ -6,7 +6,7 @@ use hailwire_core::{
     Carrier,
     diagnosis::{self, PairFacts, PeerState},
 };
-use hailwire_wire::{CallHeader, Code, NodeId, Status, address::NodeRef, frame::FrameKind};
+use hailwire_wire::{Code, NodeId, Status, address::NodeRef};
 use tokio::time::timeout;
 
 use super::report::{reach, summary};
@@ -217,15 +217,12 @@ async fn direct(node: &NodeInner, id: NodeId) {
 
 /// What the peer says of its network and of the addresses of this node; nothing where it is of another version.
 async fn report_of(session: &Session) -> Option<admin::PeerReport> {
-    let header = CallHeader {
-        to: admin::AGENT.to_owned(),
-        method: admin::method::REACH.to_owned(),
-        ..CallHeader::default()
-    };
-    let asked = async {
-        let answer = session.open(FrameKind::CALL, &header, bytes::Bytes::new().into());
-        answer.await?.begin(None).await?.bytes(MAX_REPORT).await
-    };
+    let asked = tunnel::ask_node(
+        session,
+        admin::method::REACH,
+        crate::Body::empty(),
+        MAX_REPORT,
+    );
     let said = timeout(PEER_PATIENCE, asked).await.ok()?.ok()?;
     serde_json::from_slice(&said).ok()
 }

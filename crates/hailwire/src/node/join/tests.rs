@@ -1,6 +1,7 @@
 //! Tickets, with a joiner or an inviter that is played by hand.
 
 use hailwire_core::names::NamedBy;
+use hailwire_wire::{CallHeader, frame::FrameKind};
 
 use super::*;
 use crate::{

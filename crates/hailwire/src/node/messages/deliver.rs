@@ -15,7 +15,7 @@ use hailwire_wire::{
 use tokio::time::Instant;
 
 use super::{
-    Messages, as_ms, gone_status, locked, now_ms,
+    Messages, gone_status, locked, millis, now_ms,
     rows::{self, MessageEnd, TakenMessage},
 };
 use crate::{
@@ -150,7 +150,7 @@ async fn attempt_delivery(
         }
     };
     let left = message.expires_at.saturating_sub(now_ms());
-    let left = Duration::from_millis(left.min(as_ms(ATTEMPT_LIMIT)));
+    let left = Duration::from_millis(left.min(millis(ATTEMPT_LIMIT)));
     address(&mut header, node, &message.agent, origin);
     header.set_deadline(left);
     header

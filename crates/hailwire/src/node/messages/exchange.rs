@@ -5,9 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use hailwire_core::delivery::SenderNews;
 use hailwire_wire::{
-    CallHeader, Code, NodeId, Status,
-    frame::FrameKind,
-    header,
+    Code, NodeId, Status, header,
     limits::{self, MAX_BATCH, MAX_BATCH_BYTES},
     messages::{
         BatchAnswer, MessageBatch, MessageId, OfferedMessage, decode_batch, is_offered_again,
@@ -16,7 +14,7 @@ use hailwire_wire::{
 use tokio::time::timeout;
 
 use super::{
-    as_ms, lane, locked, now_ms,
+    lane, locked, millis, now_ms,
     rows::{self, MessageEnd, NewMessage, OpenEntry},
 };
 use crate::{
@@ -97,17 +95,9 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
     let ids: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
     let told: Vec<MessageId> = receipts.iter().map(|receipt| receipt.id).collect();
     let batch = MessageBatch { messages, receipts };
-    let header = CallHeader {
-        to: admin::AGENT.to_owned(),
-        method: method::MESSAGES.to_owned(),
-        ..CallHeader::default()
-    };
     let _asking = session.count();
-    let body = Bytes::from(header::encode(&batch));
-    let asked = async {
-        let answer = session.open(FrameKind::CALL, &header, body.into()).await?;
-        answer.begin(None).await?.bytes(MAX_ANSWER).await
-    };
+    let body = header::encode(&batch);
+    let asked = tunnel::ask_node(&session, method::MESSAGES, body, MAX_ANSWER);
     let bytes = timeout(PATIENCE, asked)
         .await
         .map_err(|_| crate::session::deadline_exceeded())??;
@@ -312,7 +302,7 @@ fn check(
         body: message.body,
         key: None,
         stored_at: now,
-        expires_at: now.saturating_add(as_ms(expiry)),
+        expires_at: now.saturating_add(millis(expiry)),
     })
 }
 

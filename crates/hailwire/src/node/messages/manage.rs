@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use data_encoding::BASE64;
 use hailwire_core::delivery::AttemptOutcome;
 use hailwire_wire::{
     Code, Status, header,
@@ -17,8 +16,8 @@ use super::{
 };
 use crate::{
     admin::{
-        MessageContent, MessageDetail, MessageQuery, MessageRow, MessageSelector, MessageTake,
-        MessageVerdict, MessageWait,
+        MessageDetail, MessageQuery, MessageRow, MessageSelector, MessageTake, MessageVerdict,
+        MessageWait,
     },
     clock,
     node::NodeInner,
@@ -74,10 +73,7 @@ pub(in crate::node) async fn list(
 }
 
 fn state_named(name: &str) -> Result<MessageState, Status> {
-    let known = MessageState::ALL
-        .into_iter()
-        .find(|state| state.name() == name);
-    known.ok_or_else(|| {
+    MessageState::from_name(name).ok_or_else(|| {
         let names = MessageState::ALL.map(MessageState::name).join(", ");
         let what = format!("`{name}` is not the state of a message: {names}");
         Status::new(Code::InvalidArgument, what)
@@ -103,24 +99,10 @@ pub(in crate::node) async fn show(
         method: sent.method,
         content_type: sent.content_type,
         headers: sent.headers,
-        body: content(&found.body),
+        body: found.body.as_slice().into(),
         answer_type: head.content_type,
-        answer: content(&found.answer),
+        answer: found.answer.as_slice().into(),
     })
-}
-
-/// A body as JSON can say it.
-fn content(bytes: &[u8]) -> MessageContent {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => MessageContent {
-            text: text.to_owned(),
-            base64: String::new(),
-        },
-        Err(_) => MessageContent {
-            text: String::new(),
-            base64: BASE64.encode(bytes),
-        },
-    }
 }
 
 /// Waits until a message that was sent from here has its end, or the stated state.

@@ -36,7 +36,7 @@ use self::{
     rows::{MessageEnd, NewMessage, OpenEntry},
     store::MessageStore,
 };
-use super::{NodeInner, hubs, resolve};
+use super::{NodeInner, hubs, manage::millis, resolve};
 use crate::{
     admin::SendReceipt,
     agent::{Request, Response, SharedHandler},
@@ -287,7 +287,7 @@ async fn accept(
         body: body.to_vec(),
         key,
         stored_at: now,
-        expires_at: now.saturating_add(as_ms(expiry)),
+        expires_at: now.saturating_add(millis(expiry)),
     };
     let (sender, durable) = (message.sender.clone(), message.durable);
     let expires_at = message.expires_at;
@@ -423,7 +423,7 @@ pub(super) async fn keep_clean(node: Arc<NodeInner>) {
         let cleaned = messages.store.run(move |db| {
             let now = now_ms();
             let expired = rows::expire(db, own, now)?;
-            rows::forget_before(db, now.saturating_sub(as_ms(KEPT_AFTER_END)))?;
+            rows::forget_before(db, now.saturating_sub(millis(KEPT_AFTER_END)))?;
             Ok((expired, rows::next_expiry(db)?))
         });
         match cleaned.await {
@@ -446,11 +446,7 @@ pub(super) async fn keep_clean(node: Arc<NodeInner>) {
 
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, as_ms)
-}
-
-fn as_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    since.map_or(0, millis)
 }
 
 pub(super) use deliver::run as deliver;

@@ -543,9 +543,10 @@ pub(super) fn next_expiry(db: &Connection) -> Result<Option<u64>> {
              SELECT min(ended_at) + ?1 FROM inbox WHERE told = 1 UNION ALL \
              SELECT min(ended_at) + ?1 FROM sent WHERE ended_at IS NOT NULL)",
         )?
-        .query_row([super::as_ms(super::KEPT_AFTER_END).cast_signed()], |row| {
-            row.get(0)
-        })?;
+        .query_row(
+            [super::millis(super::KEPT_AFTER_END).cast_signed()],
+            |row| row.get(0),
+        )?;
     Ok(next.map(i64::cast_unsigned))
 }
 
