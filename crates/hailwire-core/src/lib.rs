@@ -25,6 +25,7 @@
 //! | [`admission`], [`pending`] | who gets a slot that nobody knows yet, and who waits for approval |
 //! | [`offer_capacity`] | how much local agents may take in a list of offers |
 //! | [`offer_queue`] | which peer's list of offers is entered when |
+//! | [`held_copies`] | when a node leaves a sealed copy of what waits at a hub |
 //! | [`hub_registration`] | when a node publishes its record at a hub |
 //! | [`hub_record`] | what a record at a hub leaves out, and to whom its agents are shown |
 //! | [`port_mapping`] | when a router is asked for a port |
@@ -49,6 +50,7 @@ pub mod dispatch_journal;
 pub mod dispatch_plan;
 pub mod first_flight;
 pub mod grants;
+pub mod held_copies;
 pub mod hub_record;
 pub mod hub_registration;
 pub mod inbox_schedule;

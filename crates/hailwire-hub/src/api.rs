@@ -3,7 +3,7 @@
 use std::{
     fmt,
     net::IpAddr,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -12,9 +12,9 @@ use hailwire_wire::{
     HubUrl, NodeId,
     address::NodeRef,
     directory::{
-        HubHealth, HubRefusal, JoinHubAnswer, JoinHubRequest, LeaveHubAnswer, MemberTrust,
-        PublishRequest, RefusalReason, RequestPermit, SearchRequest, SignedRequest, parse_after,
-        path,
+        HeldAnswer, HeldDeleted, HeldTaken, HoldAnswer, HoldRequest, HubHealth, HubRefusal,
+        JoinHubAnswer, JoinHubRequest, LeaveHubAnswer, MemberTrust, PublishRequest, RefusalReason,
+        RequestPermit, SearchRequest, SignedRequest, parse_after, path,
     },
     limits,
     record::RecordError,
@@ -23,7 +23,10 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::timeout;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use crate::{
     config::HubBounds,
@@ -31,6 +34,7 @@ use crate::{
         Directory, DirectoryError,
         listing::{CheckedPublication, DirectorySearch, PublicationError},
     },
+    held::HeldStore,
     queue::{DirectoryQueue, QueueClosed},
     quotas::{MemberQuotas, QuotaExceeded},
     throttle::{KeyedThrottle, client_network},
@@ -38,6 +42,9 @@ use crate::{
 
 /// Time for the body of a request to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Requests of sealed batches at once: what they take of memory is some three times [`limits::MAX_HELD_REQUEST`] each.
+const HELD_AT_ONCE: usize = 16;
 
 /// What [`DirectoryApi`] reports about the hub.
 #[derive(Clone, Debug)]
@@ -59,6 +66,9 @@ pub(crate) struct DirectoryApi {
     queue: DirectoryQueue,
     bad_tickets: Mutex<KeyedThrottle<IpAddr>>,
     quotas: MemberQuotas,
+    held: Arc<Mutex<HeldStore>>,
+    /// For each request of sealed batches that is under way, since those are large.
+    held_at_once: Arc<Semaphore>,
 }
 
 impl DirectoryApi {
@@ -66,6 +76,7 @@ impl DirectoryApi {
         about: HubInfo,
         clock: fn() -> u64,
         queue: DirectoryQueue,
+        held: HeldStore,
         bounds: &HubBounds,
     ) -> Self {
         Self {
@@ -75,6 +86,8 @@ impl DirectoryApi {
             queue,
             bad_tickets: Mutex::new(KeyedThrottle::new(bounds.bad_tickets_per_minute)),
             quotas: MemberQuotas::new(bounds),
+            held: Arc::new(Mutex::new(held)),
+            held_at_once: Arc::new(Semaphore::new(HELD_AT_ONCE)),
         }
     }
 
@@ -119,7 +132,12 @@ impl DirectoryApi {
                 "this hub has no such path or method",
             )
         })?;
-        let body = Limited::new(body, limits::MAX_HUB_REQUEST).collect();
+        let (_turn, largest) = match endpoint {
+            DirectoryRequest::Hold => (Some(self.held_turn()?), limits::MAX_HELD_REQUEST),
+            DirectoryRequest::NextHeld => (Some(self.held_turn()?), limits::MAX_HUB_REQUEST),
+            _ => (None, limits::MAX_HUB_REQUEST),
+        };
+        let body = Limited::new(body, largest).collect();
         let body = match timeout(BODY_TIMEOUT, body).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(_)) => {
@@ -189,7 +207,87 @@ impl DirectoryApi {
                     .run_long(move |directory| Some(directory.members(requester, after, now)));
                 json(&members.await.map_err(closed)??)
             }
+            DirectoryRequest::Hold => self.hold(requester, &body).await,
+            DirectoryRequest::NextHeld => self.next_held(requester, uri.query()).await,
+            DirectoryRequest::HeldTaken => {
+                let HeldTaken { number } = parse(&body)?;
+                self.quotas.lookup(requester, Instant::now())?;
+                let deleted = self.with_held(move |held| held.delete(requester, number));
+                json(&HeldDeleted {
+                    deleted: deleted.await?,
+                })
+            }
         }
+    }
+
+    fn held_turn(&self) -> Result<OwnedSemaphorePermit, RefusedRequest> {
+        let turn = self.held_at_once.clone().try_acquire_owned();
+        turn.map_err(|_| {
+            RefusedRequest::new(
+                RefusalReason::TooOften,
+                "as many sealed batches are under way as may be at once",
+            )
+        })
+    }
+
+    async fn hold(&self, requester: NodeId, body: &[u8]) -> Result<Bytes, RefusedRequest> {
+        self.quotas.record(requester, Instant::now())?;
+        let HoldRequest { to, sealed } = parse(body)?;
+        if sealed.0.len() > limits::MAX_HELD {
+            return Err(RefusedRequest::new(
+                RefusalReason::TooLarge,
+                "the sealed batch is too large",
+            ));
+        }
+        let are_members = self.queue.run_quick(move |directory| {
+            Ok((directory.is_member(requester)?, directory.is_member(to)?))
+        });
+        match are_members.await.map_err(closed)? {
+            Err(error) => return Err(DirectoryError::into(error)),
+            Ok((false, _)) => return Err(no_member()),
+            Ok((true, false)) => {
+                return Err(RefusedRequest::new(
+                    RefusalReason::NotFound,
+                    "the receiver is no member of this hub",
+                ));
+            }
+            Ok((true, true)) => {}
+        }
+        let now = (self.clock)();
+        let put = self.with_held(move |held| held.put(requester, to, &sealed.0, now));
+        json(&HoldAnswer { until: put.await? })
+    }
+
+    async fn next_held(
+        &self,
+        requester: NodeId,
+        query: Option<&str>,
+    ) -> Result<Bytes, RefusedRequest> {
+        let after = query.map(|query| query.strip_prefix("after=").and_then(|n| n.parse().ok()));
+        let after = after
+            .unwrap_or(Some(0))
+            .ok_or_else(|| RefusedRequest::new(RefusalReason::Malformed, "invalid query"))?;
+        self.quotas.lookup(requester, Instant::now())?;
+        let is_member = self
+            .queue
+            .run_quick(move |directory| directory.is_member(requester));
+        if !is_member.await.map_err(closed)?? {
+            return Err(no_member());
+        }
+        let now = (self.clock)();
+        let next = self.with_held(move |held| held.next(requester, after, now));
+        json(&HeldAnswer { held: next.await? })
+    }
+
+    /// Asks the database of sealed batches, on a thread that may wait for the disk.
+    async fn with_held<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut HeldStore) -> Result<T, DirectoryError> + Send + 'static,
+    ) -> Result<T, RefusedRequest> {
+        let held = self.held.clone();
+        let asked = tokio::task::spawn_blocking(move || ask(&mut lock(&held)));
+        let answer = asked.await.map_err(|_| closed(QueueClosed))?;
+        Ok(answer?)
     }
 
     fn health(&self) -> HubHealth {
@@ -277,6 +375,9 @@ enum DirectoryRequest {
     Lookup(String),
     Search,
     Members,
+    Hold,
+    NextHeld,
+    HeldTaken,
 }
 
 impl DirectoryRequest {
@@ -287,6 +388,9 @@ impl DirectoryRequest {
             (&Method::PUT, path::RECORD) => Self::Publish,
             (&Method::POST, path::SEARCH) => Self::Search,
             (&Method::GET, path::MEMBERS) => Self::Members,
+            (&Method::PUT, path::HELD) => Self::Hold,
+            (&Method::GET, path::HELD) => Self::NextHeld,
+            (&Method::DELETE, path::HELD) => Self::HeldTaken,
             (&Method::GET, path) => Self::Lookup(path.strip_prefix(path::NODES)?.to_owned()),
             _ => return None,
         })
@@ -307,6 +411,13 @@ impl RefusedRequest {
             message: message.to_string(),
         }
     }
+}
+
+fn no_member() -> RefusedRequest {
+    RefusedRequest::new(
+        RefusalReason::NotAMember,
+        "this node is no member of the hub",
+    )
 }
 
 fn closed(_: QueueClosed) -> RefusedRequest {

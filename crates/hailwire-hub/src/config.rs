@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use crate::held::HoldBounds;
 use hailwire_core::relay_share::RelayRates;
 use hailwire_wire::{HubUrl, directory::MemberTrust};
 
@@ -33,6 +34,8 @@ pub struct HubConfig {
     pub listing: Option<AgentVisibility>,
     /// How long a name stays bound to its holder's key after the last record. Default 30 days.
     pub name_hold: Duration,
+    /// What the hub holds of sealed messages.
+    pub hold: HoldBounds,
     /// Bounds on the hub's memory and work.
     pub bounds: HubBounds,
     /// The clock, in unix seconds. Default: the system's.
@@ -52,6 +55,7 @@ impl HubConfig {
             trust: MemberTrust::Nobody,
             listing: None,
             name_hold: Duration::from_secs(30 * 24 * 3600),
+            hold: HoldBounds::default(),
             bounds: HubBounds::default(),
             clock: system_clock,
         }

@@ -28,6 +28,7 @@ use crate::{
     config::{AgentVisibility, HubConfig, TlsMode},
     directory::{Directory, DirectoryError, DirectoryPolicy, HubCounts},
     folder::{self, InviteError},
+    held::{self, HeldStore},
     identity::{HubIdentity, IdentityError},
     nat_discovery::NatDiscovery,
     queue::DirectoryQueue,
@@ -134,6 +135,7 @@ impl Hub {
         let mut directory = Directory::open(&config.data_dir.join(folder::DATABASE), policy)?;
         let pinned = (!matches!(config.tls, TlsMode::Files { .. })).then_some(id);
         folder::remember(&mut directory, &url, pinned, config.trust)?;
+        let held = HeldStore::open(&config.data_dir.join(held::DATABASE), config.hold)?;
         let (queue, directory) = DirectoryQueue::start(directory).map_err(StartError::Thread)?;
 
         let discovery_port = udp.port();
@@ -150,7 +152,7 @@ impl Hub {
         tokio::spawn(removed.end(stopped.clone()));
         let stun = tokio::spawn(stun.serve(stopped.clone()));
         let port = ServerContext {
-            api: DirectoryApi::new(about, config.clock, queue.clone(), &config.bounds),
+            api: DirectoryApi::new(about, config.clock, queue.clone(), held, &config.bounds),
             relay: relay.clone(),
             tls: (config.tls != TlsMode::Plain).then(|| TlsAcceptor::from(Arc::new(tls))),
             handshake: config.bounds.handshake,

@@ -26,6 +26,7 @@
 //! | `queue` | the thread that owns the directory, and the order of requests to it |
 //! | `quotas` | rate limits of each member |
 //! | `directory` | the core: members, records, names, over SQLite, told the time |
+//! | `held` | sealed messages for members that are away, over SQLite, told the time |
 //! | `nat_discovery` | STUN at two ports, which tells what a NAT does |
 //! | `relay` | the relay's connections: access check, fair share; address discovery |
 //! | `throttle` | token buckets by key |
@@ -35,6 +36,7 @@ mod api;
 mod config;
 mod directory;
 pub mod folder;
+mod held;
 mod hub;
 mod identity;
 mod metrics;
@@ -50,6 +52,7 @@ pub use directory::{DirectoryError, HubCounts, OpenTicket};
 pub use folder::{HubFolderStatus, InviteError};
 pub use hailwire_core::relay_share::RelayRates;
 pub use hailwire_wire::directory::MemberTrust;
+pub use held::HoldBounds;
 pub use hub::{Hub, StartError};
 pub use identity::IdentityError;
 pub use metrics::METRICS_CONTENT_TYPE;

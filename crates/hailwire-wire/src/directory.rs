@@ -57,6 +57,8 @@ pub mod path {
     pub const SEARCH: &str = "/v1/search";
     /// [`super::HubMembers`].
     pub const MEMBERS: &str = "/v1/members";
+    /// [`super::HoldRequest`] with `PUT`, [`super::HeldAnswer`] with `GET`, [`super::HeldTaken`] with `DELETE`.
+    pub const HELD: &str = "/v1/held";
 }
 
 /// The scheme of the `authorization` field.
@@ -254,6 +256,56 @@ pub struct SearchPage {
     /// Where to go on ([`SearchRequest::after`]); absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NodeId>,
+}
+
+/// Leaves a sealed batch ([`crate::held`]) at the hub, in place of the sender's earlier one for the same node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldRequest {
+    /// For which member.
+    pub to: NodeId,
+    /// At most [`limits::MAX_HELD`] bytes; base64 in JSON.
+    pub sealed: RecordBytes,
+}
+
+/// The hub has a batch on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldAnswer {
+    /// The unix second until which it is held.
+    pub until: u64,
+}
+
+/// A batch that a hub holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBatch {
+    /// The hub gives each batch one of its own; later ones are higher.
+    pub number: u64,
+    /// Whose it is, as the hub says.
+    pub from: NodeId,
+    /// What it is; base64 in JSON.
+    pub sealed: RecordBytes,
+}
+
+/// The first batch for the node that asks whose number is above the one in the query (`after=`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeldAnswer {
+    /// Absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<HeldBatch>,
+}
+
+/// The batch of this number was taken, or is of no use: the hub deletes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldTaken {
+    /// [`HeldBatch::number`].
+    pub number: u64,
+}
+
+/// Whether a batch was deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldDeleted {
+    /// False where a newer one had taken its place already.
+    pub deleted: bool,
 }
 
 /// The node whose key signed the request is no member any more.

@@ -34,6 +34,7 @@ pub mod capsule;
 pub mod directory;
 pub mod frame;
 pub mod header;
+pub mod held;
 pub mod hub_url;
 pub mod latest_time;
 pub mod limits;

@@ -174,6 +174,16 @@ pub const MAX_SHOWN_TO: usize = 1024;
 /// Largest body of a request to a hub: a record in base64 and some room.
 pub const MAX_HUB_REQUEST: usize = 128 * 1024;
 
+/// Largest sealed batch that a hub holds: the largest size class of [`crate::held`], and what surrounds it.
+pub const MAX_HELD: usize = 1024 * 1024 + 49;
+
+/// How old, in seconds, a sealed batch may be when its receiver opens it: six days. It is less than the seven for which a node knows the ids of
+/// messages that have ended, so that a hub which keeps a copy cannot have one done again.
+pub const MAX_HELD_AGE_S: u64 = 6 * 24 * 3600;
+
+/// Largest body of a request that leaves a sealed batch at a hub: it in base64, and its receiver.
+pub const MAX_HELD_REQUEST: usize = 1536 * 1024;
+
 /// Largest body of a hub's answer.
 pub const MAX_HUB_ANSWER: usize = 4 * 1024 * 1024;
 

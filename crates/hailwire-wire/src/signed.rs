@@ -30,6 +30,8 @@ pub enum SignatureDomain {
     Record,
     /// Permission for one request to a hub ([`crate::directory`]).
     Request,
+    /// A batch that a hub holds ([`crate::held`]).
+    Held,
 }
 
 impl SignatureDomain {
@@ -39,6 +41,7 @@ impl SignatureDomain {
         match self {
             Self::Record => b"hailwire record v1\0",
             Self::Request => b"hailwire request v1\0",
+            Self::Held => b"hailwire held v1\0",
         }
     }
 
@@ -63,6 +66,11 @@ impl KeyPair {
     #[must_use]
     pub fn id(&self) -> NodeId {
         NodeId::from_bytes(self.0.verifying_key().to_bytes())
+    }
+
+    /// The secret scalar of this key for X25519, before clamping (RFC 8032, 5.1.5): never to be shown.
+    pub(crate) fn agreement_scalar(&self) -> [u8; 32] {
+        self.0.to_scalar_bytes()
     }
 
     /// Signs `body` and puts it into its envelope.

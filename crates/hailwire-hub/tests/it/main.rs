@@ -11,6 +11,7 @@ mod anybody;
 mod bounds;
 mod captured;
 mod directory;
+mod held;
 #[path = "../../../../fuzz/src/initial.rs"]
 #[expect(
     unreachable_pub,

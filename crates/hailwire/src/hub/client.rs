@@ -19,8 +19,9 @@ use hailwire_wire::{
     Code, HubUrl, NodeId, NodeName, Status,
     address::NodeRef,
     directory::{
-        HubHealth, HubMember, HubMembers, HubRefusal, JoinHubAnswer, JoinHubRequest,
-        LeaveHubAnswer, LookupAnswer, PublishAnswer, PublishRequest, RefusalReason, RequestPermit,
+        HeldAnswer, HeldBatch, HeldDeleted, HeldTaken, HoldAnswer, HoldRequest, HubHealth,
+        HubMember, HubMembers, HubRefusal, JoinHubAnswer, JoinHubRequest, LeaveHubAnswer,
+        LookupAnswer, PublishAnswer, PublishRequest, RecordBytes, RefusalReason, RequestPermit,
         SearchPage, SearchRequest, SignedRequest, path,
     },
     limits,
@@ -334,6 +335,47 @@ impl HubClient {
         };
         let page: HubMembers = self.ask(Method::GET, &path, Bytes::new()).await?;
         Ok(page.members.into_iter().find(|member| member.id == id))
+    }
+
+    /// Leaves a sealed batch for a member, in place of the earlier one; returns the unix second until which it is held.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Refused`] where the receiver is no member, there is no room, or the hub holds nothing; [`HubError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped future may have left the batch or not.
+    pub async fn hold(&self, to: NodeId, sealed: Bytes) -> Result<u64, HubError> {
+        let request = HoldRequest {
+            to,
+            sealed: RecordBytes(sealed),
+        };
+        let answer: HoldAnswer = self.ask(Method::PUT, path::HELD, json(&request)).await?;
+        Ok(answer.until)
+    }
+
+    /// The first batch that the hub holds for this node whose number is above `after`.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError`]. Safe to drop.
+    pub async fn next_held(&self, after: u64) -> Result<Option<HeldBatch>, HubError> {
+        let path = format!("{}?after={after}", path::HELD);
+        let answer: HeldAnswer = self.ask(Method::GET, &path, Bytes::new()).await?;
+        Ok(answer.held)
+    }
+
+    /// Has the hub delete a batch; returns whether it was still there.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError`]. Safe to drop.
+    pub async fn delete_held(&self, number: u64) -> Result<bool, HubError> {
+        let answer: HeldDeleted = self
+            .ask(Method::DELETE, path::HELD, json(&HeldTaken { number }))
+            .await?;
+        Ok(answer.deleted)
     }
 
     /// One question, asked again by the hub's clock if that is why it was refused.

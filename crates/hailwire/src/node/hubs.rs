@@ -30,7 +30,7 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 use super::{
     NodeInner, StoreError, listen,
     manage::micros,
-    now_unix, sockets,
+    messages, now_unix, sockets,
     store::{HubRow, NodeStore, TrustOrigin},
     trust::{NewPeer, store_status},
 };
@@ -550,7 +550,13 @@ async fn keep_registered(node: Arc<NodeInner>, hub: Arc<HubLink>) {
         if let Some(HubAction::Publish) = registration.poll_action() {
             changes.mark_unchanged();
             match register(&node, &hub).await {
-                Ok(()) => registration.handle_published(clock::now()),
+                Ok(()) => {
+                    registration.handle_published(clock::now());
+                    tokio::select! {
+                        () = messages::fetch(&node, &hub) => {}
+                        _ = closing.wait_for(|closing| *closing) => return,
+                    }
+                }
                 Err(error) => {
                     hub.failed(&error);
                     registration.handle_failure(clock::now());

@@ -14,7 +14,7 @@ use hailwire_wire::{
 use tokio::time::timeout;
 
 use super::{
-    lane, locked, millis, now_ms,
+    held, lane, locked, millis, now_ms,
     rows::{self, MessageEnd, NewMessage, OpenEntry},
 };
 use crate::{
@@ -63,10 +63,16 @@ async fn send_batch(node: Arc<NodeInner>, peer: NodeId) {
         Ok(BatchOutcome::Full) => exchange.handle_failed(now, peer),
         Err(status) => {
             tracing::debug!(%peer, %status, "messages wait");
-            exchange.handle_failed(now, peer);
+            drop(exchange);
+            // Until the copy is left no other batch goes to this peer: one at a time.
+            held::leave_copy(&node, peer).await;
+            locked(&node.messages.exchange).handle_failed(clock::now(), peer);
+            node.messages.exchange_changed.notify_one();
+            return;
         }
     }
     drop(exchange);
+    locked(&node.messages.held_copies).handle_reached(peer);
     node.messages.exchange_changed.notify_one();
 }
 
@@ -140,7 +146,7 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
 }
 
 /// The time that is left, so that clocks need not agree.
-fn for_the_way(mut message: OfferedMessage, now: u64) -> OfferedMessage {
+pub(super) fn for_the_way(mut message: OfferedMessage, now: u64) -> OfferedMessage {
     if let Ok(mut header) = header::decode_call(&Bytes::from(message.header.clone()))
         && header.deadline_ms.is_some()
     {
@@ -171,6 +177,17 @@ pub(crate) async fn received(
     let batch = decode_batch(&body)
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     drop(body);
+    let messages = take_in(node, peer, batch).await?;
+    let answer = BatchAnswer { messages };
+    Ok(Response::new(Bytes::from(header::encode(&answer))))
+}
+
+/// Takes in what a trusted peer sent, on whichever way: what has the status `ok` is on disk.
+pub(super) async fn take_in(
+    node: &Arc<NodeInner>,
+    peer: NodeId,
+    batch: MessageBatch,
+) -> Result<Vec<Status>, Status> {
     let now = now_ms();
     let receipts = batch.receipts;
     let checked: Vec<Result<NewMessage, Status>> = batch
@@ -248,8 +265,7 @@ pub(crate) async fn received(
     }
     node.messages.inbox_changed.notify_one();
     node.messages.note_change();
-    let answer = BatchAnswer { messages: statuses };
-    Ok(Response::new(Bytes::from(header::encode(&answer))))
+    Ok(statuses)
 }
 
 /// Whether a peer's message may be kept: it could be called now.
@@ -307,13 +323,13 @@ fn check(
 }
 
 /// One batch of a peer at a time.
-struct Turn<'a> {
+pub(super) struct Turn<'a> {
     node: &'a NodeInner,
     peer: NodeId,
 }
 
 impl<'a> Turn<'a> {
-    fn take(node: &'a NodeInner, peer: NodeId) -> Option<Self> {
+    pub(super) fn take(node: &'a NodeInner, peer: NodeId) -> Option<Self> {
         let mut receiving = locked(&node.messages.receiving);
         let taken = receiving.len() < RECEIVED_AT_ONCE && receiving.insert(peer);
         taken.then_some(Self { node, peer })

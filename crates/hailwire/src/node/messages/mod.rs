@@ -4,6 +4,7 @@
 
 mod deliver;
 mod exchange;
+mod held;
 pub(super) mod manage;
 mod quotas;
 mod rows;
@@ -18,6 +19,7 @@ use std::{
 
 use hailwire_core::{
     delivery::DeliveryPolicy,
+    held_copies::HeldCopies,
     inbox_schedule::{InboxSchedule, MessageNumber},
     message_exchange::MessageExchange,
     routing::CallOrigin,
@@ -63,6 +65,8 @@ pub(super) struct Messages {
     /// Agents of which it is to be seen how many messages they take; `None` for all.
     unseen: Mutex<Option<HashSet<AgentName>>>,
     exchange: Mutex<MessageExchange>,
+    /// What hubs hold for peers that are away.
+    held_copies: Mutex<HeldCopies>,
     /// What waits here, by the sender's node, and what waits to leave, by the receiver's.
     came: Mutex<MessageQuotas>,
     leaving: Mutex<MessageQuotas>,
@@ -102,6 +106,7 @@ impl Messages {
             inbox: Mutex::default(),
             unseen: Mutex::default(),
             exchange: Mutex::default(),
+            held_copies: Mutex::default(),
             came: Mutex::default(),
             leaving: Mutex::default(),
             leases: Mutex::default(),
@@ -451,6 +456,7 @@ fn now_ms() -> u64 {
 
 pub(super) use deliver::run as deliver;
 pub(super) use exchange::{received, run as exchange};
+pub(super) use held::fetch;
 
 /// The agent's name in an address, for messages.
 fn agent_named(text: &str) -> Result<AgentName, Status> {

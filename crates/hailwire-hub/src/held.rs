@@ -1,0 +1,167 @@
+//! Sealed batches of messages that wait for members that are away (`spec/held.md`).
+//!
+//! In a database of its own, so that what is written here, each time until the disk has it, holds no look-up up. There is one batch at most of each
+//! sender for each receiver: a newer one takes its place, which is why a sender's next one contains what the last one did. Of a batch
+//! the hub knows sender, receiver, size and time.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use hailwire_wire::{
+    NodeId,
+    directory::{HeldBatch, RecordBytes, RefusalReason},
+};
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+
+use crate::{directory::DirectoryError, identity::private_database};
+
+/// Its file in the data folder.
+pub(crate) const DATABASE: &str = "held.db";
+
+/// `number` names one batch for ever: SQLite gives an AUTOINCREMENT number once.
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS held (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, sender BLOB NOT NULL, receiver BLOB NOT NULL,
+        size INTEGER NOT NULL, at INTEGER NOT NULL, sealed BLOB NOT NULL, UNIQUE (sender, receiver)
+    );
+    CREATE INDEX IF NOT EXISTS held_receiver ON held (receiver, number);
+    CREATE INDEX IF NOT EXISTS held_at ON held (at);
+";
+
+/// What is held at most, in bytes of sealed batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldBounds {
+    /// In all. Default 256 MiB; 0 holds nothing.
+    pub bytes: u64,
+    /// From one sender, and as much for one receiver. Default 16 MiB.
+    pub bytes_of_one: u64,
+    /// How long a batch is held. Default 6 days, which is as long as a receiver takes it.
+    pub seconds: u64,
+}
+
+impl Default for HoldBounds {
+    fn default() -> Self {
+        Self {
+            bytes: 256 << 20,
+            bytes_of_one: 16 << 20,
+            seconds: hailwire_wire::limits::MAX_HELD_AGE_S,
+        }
+    }
+}
+
+/// The batches on disk.
+#[derive(Debug)]
+pub(crate) struct HeldStore {
+    db: Connection,
+    bounds: HoldBounds,
+}
+
+impl HeldStore {
+    /// Opens the database, or creates it.
+    pub(crate) fn open(path: &Path, bounds: HoldBounds) -> Result<Self, DirectoryError> {
+        private_database(path).map_err(DirectoryError::File)?;
+        let mut db = Connection::open(path)?;
+        db.set_transaction_behavior(TransactionBehavior::Immediate);
+        db.pragma_update(None, "journal_mode", "WAL")?;
+        // `held` is said once the disk has it: in WAL mode only FULL syncs at each commit.
+        db.pragma_update(None, "synchronous", "FULL")?;
+        db.execute_batch(SCHEMA)?;
+        Ok(Self { db, bounds })
+    }
+
+    /// Holds a batch in place of the sender's earlier one for this receiver. Returns the unix second until which it is held.
+    pub(crate) fn put(
+        &mut self,
+        sender: NodeId,
+        receiver: NodeId,
+        sealed: &[u8],
+        now: u64,
+    ) -> Result<u64, DirectoryError> {
+        let HoldBounds {
+            bytes,
+            bytes_of_one,
+            seconds,
+        } = self.bounds;
+        let size = sealed.len() as u64;
+        let change = self.db.transaction()?;
+        change.execute(
+            "DELETE FROM held WHERE at < ?1",
+            [signed(now.saturating_sub(seconds))],
+        )?;
+        change.execute(
+            "DELETE FROM held WHERE sender = ?1 AND receiver = ?2",
+            params![sender.as_bytes(), receiver.as_bytes()],
+        )?;
+        let sum = |sql: &str, key: &[u8]| -> rusqlite::Result<u64> {
+            let sum: i64 = change
+                .prepare_cached(sql)?
+                .query_row([key], |row| row.get(0))?;
+            Ok(sum.cast_unsigned().saturating_add(size))
+        };
+        let of = "SELECT coalesce(sum(size), 0) FROM held WHERE";
+        let full = |message: &str| DirectoryError::Refused {
+            reason: RefusalReason::Full,
+            message: message.to_owned(),
+        };
+        if sum(&format!("{of} sender = ?1"), sender.as_bytes())? > bytes_of_one {
+            return Err(full("the hub holds as much from this node as it may"));
+        }
+        if sum(&format!("{of} receiver = ?1"), receiver.as_bytes())? > bytes_of_one {
+            return Err(full("the hub holds as much for that node as it may"));
+        }
+        if sum(&format!("{of} ?1 IS NOT NULL"), &[])? > bytes {
+            return Err(full("the hub holds as many messages as it may"));
+        }
+        change.execute(
+            "INSERT INTO held (sender, receiver, size, at, sealed) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![
+                sender.as_bytes(),
+                receiver.as_bytes(),
+                signed(size),
+                signed(now),
+                sealed
+            ],
+        )?;
+        change.commit()?;
+        Ok(now.saturating_add(seconds))
+    }
+
+    /// The first batch for a receiver whose number is above `after`.
+    pub(crate) fn next(
+        &self,
+        receiver: NodeId,
+        after: u64,
+        now: u64,
+    ) -> Result<Option<HeldBatch>, DirectoryError> {
+        let oldest = signed(now.saturating_sub(self.bounds.seconds));
+        let mut select = self.db.prepare_cached(
+            "SELECT number, sender, sealed FROM held \
+             WHERE receiver = ?1 AND number > ?2 AND at >= ?3 ORDER BY number LIMIT 1",
+        )?;
+        let next = select.query_row(params![receiver.as_bytes(), signed(after), oldest], |row| {
+            Ok(HeldBatch {
+                number: row.get::<_, i64>(0)?.cast_unsigned(),
+                from: NodeId::from_bytes(row.get(1)?),
+                sealed: RecordBytes(Bytes::from(row.get::<_, Vec<u8>>(2)?)),
+            })
+        });
+        Ok(next.optional()?)
+    }
+
+    /// Deletes a batch that its receiver has; returns whether it was there.
+    pub(crate) fn delete(&mut self, receiver: NodeId, number: u64) -> Result<bool, DirectoryError> {
+        let deleted = self.db.execute(
+            "DELETE FROM held WHERE receiver = ?1 AND number = ?2",
+            params![receiver.as_bytes(), signed(number)],
+        )?;
+        Ok(deleted > 0)
+    }
+}
+
+/// As SQLite stores it; what no clock and no count reaches is the largest.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

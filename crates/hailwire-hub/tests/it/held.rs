@@ -1,0 +1,211 @@
+//! Messages that a hub holds: sender and receiver are never awake at the same time.
+
+use std::{path::Path, time::Duration};
+
+use hailwire::{
+    Agent, Client, Config, DataDir, Node, Request, Response, ServeHandle, admin, admin::method,
+};
+use hailwire_wire::directory::{HoldRequest, RecordBytes, RefusalReason, path};
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tokio::time::{interval, timeout};
+
+use crate::test_hub::{TestHub, reason};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A word that stands in the message, one in its answer, and the name of the agent.
+const WORDS: [&str; 3] = ["marzipan", "MARZIPAN", "secretagent"];
+
+async fn start(folder: &TempDir, name: &str) -> (Node, Client) {
+    let mut config = Config::default();
+    config.node.name = Some(name.parse().unwrap());
+    config.listen.udp = vec![([127, 0, 0, 1], 0).into()];
+    let node = Node::builder()
+        .data_dir(DataDir::new(folder.path()))
+        .config(config)
+        .start()
+        .await
+        .unwrap();
+    let client = node.client();
+    (node, client)
+}
+
+async fn join(hub: &TestHub, client: &Client) {
+    let join = admin::JoinRequest {
+        ticket: hub.hub.invite(1, TIMEOUT).await.unwrap(),
+        yes: true,
+        ..admin::JoinRequest::default()
+    };
+    let _: admin::JoinAnswer = client.admin(method::JOIN, &join).await.unwrap();
+}
+
+async fn trust(client: &Client, other: &Node, alias: &str) {
+    let add = admin::TrustAdd {
+        id: other.id(),
+        alias: alias.into(),
+        allow: Vec::new(),
+        offer: Vec::new(),
+        addresses: Vec::new(),
+        tcp: Vec::new(),
+    };
+    let _: admin::TrustedPeer = client.admin(method::TRUST_ADD, &add).await.unwrap();
+}
+
+async fn serve(client: &Client) -> ServeHandle {
+    let agent = Agent::new(WORDS[2]).unwrap();
+    let answer = |request: Request| async move {
+        let body = request.into_body().bytes(1 << 20).await?;
+        let text = String::from_utf8_lossy(&body).to_uppercase();
+        Ok(Response::new(text))
+    };
+    client.serve(agent, answer).await.unwrap()
+}
+
+/// Waits until the hub's database of held batches shows this.
+async fn until(folder: &Path, sql: &str, expected: i64) {
+    let db = Connection::open(folder.join("held.db")).unwrap();
+    let mut looks = interval(Duration::from_millis(20));
+    let seen = async {
+        loop {
+            looks.tick().await;
+            let found: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap();
+            if found == expected {
+                return;
+            }
+        }
+    };
+    timeout(TIMEOUT, seen).await.unwrap();
+}
+
+/// The names of the columns, and that no file of held batches contains anything readable.
+fn nothing_is_readable(folder: &Path) {
+    let db = Connection::open(folder.join("held.db")).unwrap();
+    let columns = db.prepare("SELECT * FROM held").unwrap();
+    let names = columns.column_names();
+    assert_eq!(
+        names,
+        ["number", "sender", "receiver", "size", "at", "sealed"]
+    );
+    let mut read = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().path();
+        let bytes = std::fs::read(&file).unwrap();
+        read += bytes.len();
+        for word in WORDS {
+            let found = bytes
+                .windows(word.len())
+                .any(|window| window == word.as_bytes());
+            assert!(!found, "{word} in {}", file.display());
+        }
+    }
+    assert!(read > 4096);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_and_its_answer_go_through_the_hub_while_never_both_are_awake() {
+    let hub = TestHub::https().await;
+    let (alice_folder, bob_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (alice, alice_client) = start(&alice_folder, "alice").await;
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    join(&hub, &alice_client).await;
+    join(&hub, &bob_client).await;
+    trust(&alice_client, &bob, "bob").await;
+    trust(&bob_client, &alice, "alice").await;
+    bob.shutdown().await;
+
+    let to = format!("{}@bob", WORDS[2]);
+    let call = alice_client.call(&to).body(WORDS[0].to_owned());
+    let sent = call.durable(true, true).await.unwrap();
+    let folder = hub.folder.path();
+    until(folder, "SELECT count(*) FROM held", 1).await;
+    nothing_is_readable(folder);
+    let held = Connection::open(folder.join("held.db")).unwrap();
+    let (sender, receiver): ([u8; 32], [u8; 32]) = held
+        .query_row("SELECT sender, receiver FROM held", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .unwrap();
+    assert_eq!(
+        (&sender, &receiver),
+        (alice.id().as_bytes(), bob.id().as_bytes())
+    );
+    alice.shutdown().await;
+
+    // Bob gets it from the hub alone, and leaves its answer there.
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    let _serving = serve(&bob_client).await;
+    let hex: String = receiver.iter().map(|byte| format!("{byte:02x}")).collect();
+    let of_bob = format!("SELECT count(*) FROM held WHERE lower(hex(sender)) = '{hex}'");
+    until(folder, &of_bob, 1).await;
+    until(folder, "SELECT count(*) FROM held", 1).await;
+    nothing_is_readable(folder);
+    bob.shutdown().await;
+
+    let (alice, alice_client) = start(&alice_folder, "alice").await;
+    let wait = admin::MessageWait {
+        id: sent.id.clone(),
+        timeout_ms: u64::try_from(TIMEOUT.as_millis()).unwrap(),
+        ..admin::MessageWait::default()
+    };
+    let end: admin::MessageDetail = alice_client
+        .admin(method::MESSAGE_WAIT, &wait)
+        .await
+        .unwrap();
+    assert_eq!(end.row.state, "answered");
+    until(folder, "SELECT count(*) FROM held", 0).await;
+    alice.shutdown().await;
+    hub.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_hub_holds_for_members_from_members_and_gives_each_its_own() {
+    let hub = TestHub::plain().await;
+    let (one, two, three) = (
+        hub.member(1).await,
+        hub.member(2).await,
+        hub.member(3).await,
+    );
+    let stranger = hub.unjoined_node(4);
+    let sealed = || bytes::Bytes::from_static(b"sealed");
+    one.client.hold(two.key.id(), sealed()).await.unwrap();
+    let refused = stranger.client.hold(two.key.id(), sealed()).await;
+    assert_eq!(reason(refused.unwrap_err()), RefusalReason::NotAMember);
+    let refused = one.client.hold(stranger.key.id(), sealed()).await;
+    assert_eq!(reason(refused.unwrap_err()), RefusalReason::NotFound);
+    let refused = stranger.client.next_held(0).await;
+    assert_eq!(reason(refused.unwrap_err()), RefusalReason::NotAMember);
+
+    assert_eq!(three.client.next_held(0).await.unwrap(), None);
+    let held = two.client.next_held(0).await.unwrap().unwrap();
+    assert_eq!(
+        (held.from, held.sealed.0.as_ref()),
+        (one.key.id(), &b"sealed"[..])
+    );
+    assert!(!three.client.delete_held(held.number).await.unwrap());
+    assert!(two.client.delete_held(held.number).await.unwrap());
+    assert_eq!(two.client.next_held(0).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_sealed_batch_past_its_bound_is_refused() {
+    let hub = TestHub::plain().await;
+    let (one, two) = (hub.member(1).await, hub.member(2).await);
+    let largest = vec![1; hailwire_wire::limits::MAX_HELD];
+    let body = HoldRequest {
+        to: two.key.id(),
+        sealed: RecordBytes(largest.clone().into()),
+    };
+    let body = serde_json::to_vec(&body).unwrap();
+    assert!(
+        body.len() <= hailwire_wire::limits::MAX_HELD_REQUEST && path::HELD.starts_with("/v1/")
+    );
+    one.client
+        .hold(two.key.id(), largest.clone().into())
+        .await
+        .unwrap();
+    assert!(two.client.next_held(0).await.unwrap().is_some());
+    let beyond = [&largest[..], &[1]].concat();
+    let refused = one.client.hold(two.key.id(), beyond.into()).await;
+    assert_eq!(reason(refused.unwrap_err()), RefusalReason::TooLarge);
+}
