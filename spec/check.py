@@ -457,6 +457,22 @@ CAPSULES = {"DATAGRAM": 0x00, "STOP": 0x28687701, "CLOSE": 0x28687702}
 CAPSULE_LENGTHS = {0x00: (0, 1100), 0x28687701: (9, 9), 0x28687702: (4, 4 + 1024)}
 
 
+def lease_request(text: str) -> dict:
+    """A request for a lease, if a hub would take it."""
+    try:
+        fields = json.loads(text)
+        candidate = base64.b64decode(fields["candidate"], validate=True)
+        name, ttl, token = fields["name"], fields["ttl_ms"], fields.get("token", 0)
+    except (ValueError, KeyError, TypeError):
+        raise Refused("malformed") from None
+    numbers = all(isinstance(n, int) and n >= 0 for n in (ttl, token))
+    if not is_name(name) or len(candidate) != 16 or not numbers:
+        raise Refused("malformed")
+    if not 1_000 <= ttl <= 600_000:
+        raise Refused("bound")
+    return fields
+
+
 def encode_varint(value: int) -> bytes:
     if value < 1 << 6:
         return struct.pack(">B", value)
@@ -648,6 +664,18 @@ class Check:
             data = bytes.fromhex(v["bytes"])
             self.refused(f"refused capsule {v['name']}", v["error"], decode_capsules, data)
 
+    def leases(self):
+        """JSON of leases says what the vector says, and what a hub refuses breaks a rule of spec/records.md."""
+        file = json.loads((self.directory / "leases.json").read_text())
+        for v in file["messages"]:
+            name = f"lease {v['name']}"
+            self.same(name, json.loads(v["json"]), v["fields"])
+            self.same(f"{name}, written", json.dumps(v["fields"], separators=(",", ":")), v["json"])
+            if v["type"] == "request":
+                self.same(f"{name}, bounds", lease_request(v["json"]), v["fields"])
+        for v in file["refused"]:
+            self.refused(f"refused lease {v['name']}", v["error"], lease_request, v["json"])
+
     def callout(self):
         """Both encodings of each message of the agent protocol say what the vector says."""
         for path in sorted((self.directory / "callout").glob("*.json")):
@@ -670,6 +698,7 @@ class Check:
         self.records()
         self.tickets()
         self.capsules()
+        self.leases()
         self.callout()
         for line in self.wrong:
             print(line, file=sys.stderr)

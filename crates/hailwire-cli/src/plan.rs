@@ -25,12 +25,12 @@ use hailwire_terminal::{
     programs::{self, CompanionProgram},
 };
 use hailwire_wire::{
-    Address, AgentName, HubUrl, Priority, address::NodeRef, directory::MemberTrust, limits,
-    messages::MessageState, ticket::Ticket, topics::TopicPattern,
+    Address, AgentName, HubUrl, Priority, address::LeaseName, address::NodeRef,
+    directory::MemberTrust, limits, messages::MessageState, ticket::Ticket, topics::TopicPattern,
 };
 
 use crate::{
-    args::{Cli, Command, HeaderField, agent, callout, inbox, node, other, topics},
+    args::{Cli, Command, HeaderField, agent, callout, inbox, lead, node, other, topics},
     serve::{
         agent_spec::{AgentSpec, default_max},
         agents_file,
@@ -142,6 +142,8 @@ pub(crate) enum Action {
         topic: bool,
     },
     TopicList,
+    Lead(LeadPlan),
+    Leases(admin::LeaseQuery),
     Stream(CallPlan),
     Ping {
         who: admin::PingRequest,
@@ -329,6 +331,16 @@ pub(crate) enum BodySource {
     Stdin,
 }
 
+/// A program that runs while this machine leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeadPlan {
+    pub(crate) name: LeaseName,
+    pub(crate) ttl: Duration,
+    /// Empty for the only one.
+    pub(crate) hub: String,
+    pub(crate) command: Vec<OsString>,
+}
+
 /// Decides what to do.
 pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, CommandFailure> {
     let Cli { global, command } = cli;
@@ -418,6 +430,15 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             topic,
         },
         Command::Topics(topics::TopicsArgs {}) => Action::TopicList,
+        Command::Lead(lead) => Action::Lead(LeadPlan {
+            name: lead.name,
+            ttl: lead.ttl,
+            hub: lead.hub.map(|url| url.to_string()).unwrap_or_default(),
+            command: lead.command,
+        }),
+        Command::Leases(lead::LeasesArgs { hub }) => Action::Leases(admin::LeaseQuery {
+            hub: hub.map(|url| url.to_string()).unwrap_or_default(),
+        }),
         Command::Stream(agent::StreamArgs { to, envelope }) => {
             Action::Stream(plan_call(to, BodySource::Stdin, envelope, &global)?)
         }

@@ -33,6 +33,8 @@
 //! | [`topics`] | who gets what is published, and what those lose who read too slowly |
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
+//! | [`lease_table`], [`lease_candidate`] | who holds a lease at a hub, and how long a holder may think so |
+//! | [`quorum`] | whether enough of many have agreed, or no longer can |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
@@ -52,6 +54,8 @@ pub mod grants;
 pub mod hub_record;
 pub mod hub_registration;
 pub mod inbox_schedule;
+pub mod lease_candidate;
+pub mod lease_table;
 pub mod liveness;
 pub mod message_exchange;
 pub mod names;
@@ -62,6 +66,7 @@ pub mod path_silence;
 pub mod peer_table;
 pub mod pending;
 pub mod port_mapping;
+pub mod quorum;
 pub mod rate_limit;
 pub mod receive_window;
 pub mod relay_share;

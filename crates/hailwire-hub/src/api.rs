@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use hailwire_core::lease_table::LeaseWish;
 use hailwire_wire::{
     HubUrl, NodeId,
     address::NodeRef,
@@ -16,6 +17,7 @@ use hailwire_wire::{
         PublishRequest, RefusalReason, RequestPermit, SearchRequest, SignedRequest, parse_after,
         path,
     },
+    lease::{self, LeaseRelease, LeaseRequest},
     limits,
     record::RecordError,
 };
@@ -169,6 +171,22 @@ impl DirectoryApi {
                 self.query(move |directory, now| directory.lookup(requester, &node, now))
                     .await
             }
+            DirectoryRequest::Lease => self.lease(requester, &body).await,
+            DirectoryRequest::ReleaseLease => {
+                let release: LeaseRelease = parse(&body)?;
+                self.quotas.lease(requester, Instant::now())?;
+                let release = move |directory: &mut Directory, _| {
+                    directory.release_lease(requester, &release, Instant::now())
+                };
+                self.query(release).await
+            }
+            DirectoryRequest::Leases => {
+                self.quotas.lookup(requester, Instant::now())?;
+                let leases = self
+                    .queue
+                    .run_long(move |directory| Some(directory.leases(requester, Instant::now())));
+                json(&leases.await.map_err(closed)??)
+            }
             DirectoryRequest::Search => {
                 let search: SearchRequest = parse(&body)?;
                 let _active_search = self.quotas.search(requester, Instant::now())?;
@@ -245,6 +263,28 @@ impl DirectoryApi {
             .await
     }
 
+    async fn lease(&self, requester: NodeId, body: &[u8]) -> Result<Bytes, RefusedRequest> {
+        let request: LeaseRequest = parse(body)?;
+        self.quotas.lease(requester, Instant::now())?;
+        let ttl = request.ttl().ok_or_else(|| {
+            let bounds = format_args!(
+                "a lease lasts from {} to {} ms",
+                limits::MIN_LEASE_MS,
+                limits::MAX_LEASE_MS
+            );
+            RefusedRequest::new(RefusalReason::Malformed, bounds)
+        })?;
+        let wish = LeaseWish {
+            name: request.name,
+            node: requester,
+            candidate: request.candidate,
+            ttl,
+            token: request.token,
+        };
+        self.query(move |directory, now| directory.ask_lease(&wish, Instant::now(), now))
+            .await
+    }
+
     async fn query<T: Serialize + Send + 'static>(
         &self,
         query: impl FnOnce(&mut Directory, u64) -> Result<T, DirectoryError> + Send + 'static,
@@ -277,6 +317,9 @@ enum DirectoryRequest {
     Lookup(String),
     Search,
     Members,
+    Lease,
+    ReleaseLease,
+    Leases,
 }
 
 impl DirectoryRequest {
@@ -287,6 +330,9 @@ impl DirectoryRequest {
             (&Method::PUT, path::RECORD) => Self::Publish,
             (&Method::POST, path::SEARCH) => Self::Search,
             (&Method::GET, path::MEMBERS) => Self::Members,
+            (&Method::POST, lease::path::LEASE) => Self::Lease,
+            (&Method::POST, lease::path::RELEASE) => Self::ReleaseLease,
+            (&Method::GET, lease::path::LEASES) => Self::Leases,
             (&Method::GET, path) => Self::Lookup(path.strip_prefix(path::NODES)?.to_owned()),
             _ => return None,
         })

@@ -179,3 +179,15 @@ pub const MAX_HUB_ANSWER: usize = 4 * 1024 * 1024;
 
 /// Most words and tags of one search.
 pub const MAX_SEARCH_TERMS: usize = 16;
+
+/// Most leases that a hub has at once; one that runs out gives way.
+pub const MAX_LEASES: usize = 4096;
+
+/// Most leases that the programs of one member hold at once.
+pub const MAX_MEMBER_LEASES: usize = 64;
+
+/// Shortest lease, in milliseconds.
+pub const MIN_LEASE_MS: u64 = 1000;
+
+/// Longest lease, in milliseconds: ten minutes.
+pub const MAX_LEASE_MS: u64 = 600_000;

@@ -7,7 +7,10 @@
 //!
 //! These types are also the documented `--json` output of the commands of the same name.
 
-use hailwire_wire::NodeId;
+use hailwire_wire::{
+    NodeId,
+    lease::{LeaseRelease, LeaseRequest},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::agent_schema::AgentSchema;
@@ -81,6 +84,12 @@ pub mod method {
     pub const TOPIC_LIST: &str = "topic.list";
     /// What a node wants, and what is published here: records in MessagePack both ways; for trusted peers alone.
     pub const TOPICS: &str = "topics";
+    /// [`super::LeaseAsk`] → [`hailwire_wire::lease::LeaseAnswer`], from a hub.
+    pub const LEASE_ASK: &str = "lease.ask";
+    /// [`super::LeaseGiveBack`] → [`hailwire_wire::lease::LeaseReleased`], from a hub.
+    pub const LEASE_RELEASE: &str = "lease.release";
+    /// [`super::LeaseQuery`] → `Vec<`[`hailwire_wire::lease::LeaseRow`]`>`, from a hub.
+    pub const LEASE_LIST: &str = "lease.list";
     /// [`super::ShutdownRequest`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
@@ -461,6 +470,36 @@ pub struct LeaveAnswer {
     /// Whether `hail.kdl` names the hub, so that the next start registers there again.
     #[serde(default)]
     pub configured: bool,
+}
+
+/// Asks a hub for a lease in the name of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAsk {
+    /// The hub's URL; empty for the only one.
+    #[serde(default)]
+    pub hub: String,
+    /// What is asked of it.
+    #[serde(flatten)]
+    pub request: LeaseRequest,
+}
+
+/// Gives a program's lease back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseGiveBack {
+    /// The hub's URL; empty for the only one.
+    #[serde(default)]
+    pub hub: String,
+    /// Which lease.
+    #[serde(flatten)]
+    pub release: LeaseRelease,
+}
+
+/// `hail leases`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeaseQuery {
+    /// The hub's URL; empty for the only one.
+    pub hub: String,
 }
 
 /// One trusted peer.

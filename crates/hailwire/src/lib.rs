@@ -38,6 +38,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`client`] | calls, sends, streams, and serving agents |
+//! | [`coordination`] | many calls together, and who leads |
 //! | [`agent`] | agents, requests, responses, handlers |
 //! | [`agent_schema`] | what an agent says of its methods |
 //! | [`body`] | bodies as chunks, with back-pressure |
@@ -57,6 +58,7 @@ pub mod carrier;
 pub mod client;
 mod clock;
 pub mod config;
+pub mod coordination;
 mod frame_reader;
 pub mod hub;
 pub mod key;

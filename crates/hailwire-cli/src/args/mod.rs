@@ -8,6 +8,7 @@
 pub(crate) mod agent;
 pub(crate) mod callout;
 pub(crate) mod inbox;
+pub(crate) mod lead;
 pub(crate) mod node;
 pub(crate) mod other;
 pub(crate) mod topics;
@@ -64,6 +65,8 @@ pub(crate) enum Command {
     Pub(topics::PubArgs),
     Sub(topics::SubArgs),
     Topics(topics::TopicsArgs),
+    Lead(lead::LeadArgs),
+    Leases(lead::LeasesArgs),
     Stream(agent::StreamArgs),
     Ping(agent::PingArgs),
     Callout(callout::CalloutArgs),

@@ -30,6 +30,7 @@ mod invite;
 mod join;
 mod kept_agents;
 mod kept_settings;
+mod lead;
 mod leave;
 mod logs;
 mod man;
@@ -136,6 +137,8 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
             most,
             topic,
         } => short(common, topics::subscribe(run, patterns, most, topic)),
+        Action::Lead(lead) => on_one_core(common, lead::run(run, lead)),
+        Action::Leases(query) => short(common, lead::list(run, query)),
         Action::TopicList => short(common, topics::list(run)),
         Action::Stream(call) => long(common, stream::run(run, call)),
         Action::Serve(agent) => on_one_core(common, serve::one(run, agent)),

@@ -23,6 +23,7 @@ mod hub;
 mod kept_agents;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod lab;
+mod leases;
 mod messages;
 mod nodes;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]

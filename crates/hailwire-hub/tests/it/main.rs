@@ -18,6 +18,7 @@ mod directory;
     reason = "the fuzz targets use it too"
 )]
 mod initial;
+mod leases;
 mod nodes;
 mod outages;
 mod packets;

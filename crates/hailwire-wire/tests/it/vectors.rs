@@ -14,6 +14,7 @@ use hailwire_wire::{
     capsule::{Capsule, CapsuleDecoder, CapsuleError, ConnectionHalf},
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AgentOffers, AnswerHead, GoingAway, HeaderError, Hello, RegisterHeader},
+    lease::{LeaseAnswer, LeaseList, LeaseRelease, LeaseReleased, LeaseRequest},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -370,6 +371,58 @@ fn frames_are_byte_for_byte_as_the_vectors_say_whatever_the_cuts() {
             };
             assert_eq!(got, error, "{name}, by {step}");
         }
+    }
+}
+
+#[derive(Deserialize)]
+struct Leases {
+    messages: Vec<LeaseVector>,
+    refused: Vec<RefusedLease>,
+}
+
+#[derive(Deserialize)]
+struct LeaseVector {
+    name: String,
+    r#type: String,
+    json: String,
+    fields: Value,
+}
+
+#[derive(Deserialize)]
+struct RefusedLease {
+    name: String,
+    json: String,
+    error: String,
+}
+
+/// What a type reads from a text and writes again, with its fields.
+fn rewritten<T: Serialize + DeserializeOwned>(text: &str) -> (String, Value) {
+    let read: T = serde_json::from_str(text).unwrap();
+    let written = serde_json::to_string(&read).unwrap();
+    (written, serde_json::to_value(&read).unwrap())
+}
+
+#[test]
+fn leases_are_byte_for_byte_as_the_vectors_say() {
+    let file: Leases = load("leases.json");
+    for v in &file.messages {
+        let (json, fields) = match v.r#type.as_str() {
+            "request" => rewritten::<LeaseRequest>(&v.json),
+            "answer" => rewritten::<LeaseAnswer>(&v.json),
+            "release" => rewritten::<LeaseRelease>(&v.json),
+            "released" => rewritten::<LeaseReleased>(&v.json),
+            "list" => rewritten::<LeaseList>(&v.json),
+            other => panic!("no type {other}"),
+        };
+        assert_eq!((&json, &fields), (&v.json, &v.fields), "{}", v.name);
+    }
+    for v in &file.refused {
+        let error = match serde_json::from_str::<LeaseRequest>(&v.json) {
+            Err(_) => "malformed",
+            Ok(request) if request.ttl().is_none() => "bound",
+            Ok(_) => "",
+        };
+        assert_eq!(error, v.error, "{}", v.name);
     }
 }
 

@@ -18,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     NodeInner, describe, doctor, hubs, join,
     join::{said_names, texts},
-    messages, now_unix, offers,
+    leases, messages, now_unix, offers,
     registry::MemberTarget,
     requested_dials, resolve,
     router::{self, RouteProgress},
@@ -109,6 +109,9 @@ async fn manage(
         method::MESSAGE_ACK => json(&messages::manage::judge(&node, parse(&body)?).await?),
         method::TOPIC_SUBSCRIBE => topics::subscribe(&node, session, &parse(&body)?),
         method::TOPIC_LIST => json(&topics::list(&node)),
+        method::LEASE_ASK => json(&leases::ask(&node, parse(&body)?).await?),
+        method::LEASE_RELEASE => json(&leases::release(&node, parse(&body)?).await?),
+        method::LEASE_LIST => json(&leases::list(&node, &parse(&body)?).await?),
         method::SHUTDOWN => {
             let shutdown: admin::ShutdownRequest = parse(&body)?;
             node.lifecycle

@@ -42,6 +42,7 @@ pub(crate) mod hand_played;
 mod held_back;
 mod hubs;
 mod join;
+mod leases;
 mod listen;
 mod local;
 mod manage;

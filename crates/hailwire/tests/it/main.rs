@@ -15,6 +15,7 @@ mod call;
 mod carrier;
 mod carriers;
 mod child;
+mod coordination;
 #[path = "../../../../fuzz/src/datagrams.rs"]
 #[expect(unreachable_pub, reason = "the fuzz target uses it too")]
 mod datagrams;
