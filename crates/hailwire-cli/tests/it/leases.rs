@@ -75,6 +75,8 @@ fn the_program_is_stopped_where_the_hub_is_gone_for_as_long_as_the_lease() {
     let mut hub = members(&mut nodes);
     let mut leader = leads(&nodes, "desk", &["--ttl", "1s"]);
     token(&mut leader);
+    // Else waiting for it would close it, and end the program.
+    let _stdin = leader.stdin.take();
     hub.kill().unwrap();
     hub.wait().unwrap();
     let ended = leader.wait().unwrap();

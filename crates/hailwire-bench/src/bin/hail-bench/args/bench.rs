@@ -32,6 +32,7 @@ pub(crate) enum BenchCommand {
     Changes(ChangesArgs),
     Soak(SoakArgs),
     Messages(MessagesArgs),
+    Topologies(TopologiesArgs),
     Report(super::report::ReportArgs),
     Compare(super::report::CompareArgs),
     Subject(SubjectArgs),
@@ -173,6 +174,30 @@ pub(crate) struct ChangesArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
     /// Folder for the results [default: bench/results/changes]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Let agents on eleven machines work together: star, hierarchy, ring, mesh, a dispatch, and priorities on a full line
+///
+/// Makes a network of the lab with a round trip of 50 ms between any two machines. Exits with 1 where a dispatch of 1,000 calls over 10 known
+/// nodes takes more than a round trip and 60 ms, a critical call on a full line more than 1.5 times what it takes alone, the lowest
+/// priority gets less than 2 %, or a call fails otherwise than by its deadline.
+#[derive(Debug, Args)]
+pub(crate) struct TopologiesArgs {
+    /// How often each topology is done
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Seconds for which the line is full
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
+    /// Only up to so many agents [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) agents: Option<u32>,
+    /// The hub and the nodes of another build of hail [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
+    /// Folder for the results [default: bench/results/topologies]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }
