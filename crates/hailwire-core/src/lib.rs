@@ -31,6 +31,7 @@
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
 //! | [`topics`] | who gets what is published, and what those lose who read too slowly |
+//! | [`kept_topics`], [`state_values`] | which messages a node keeps and which go, and what a named subscriber has confirmed; which node's value of a key counts |
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
@@ -52,6 +53,7 @@ pub mod grants;
 pub mod hub_record;
 pub mod hub_registration;
 pub mod inbox_schedule;
+pub mod kept_topics;
 pub mod liveness;
 pub mod message_exchange;
 pub mod names;
@@ -67,6 +69,7 @@ pub mod receive_window;
 pub mod relay_share;
 mod remote;
 pub mod routing;
+pub mod state_values;
 #[cfg(test)]
 mod testing;
 pub mod topics;
