@@ -44,6 +44,9 @@ const LONGEST_SETTLE: Duration = Duration::from_secs(60);
 /// Records that are read together leave together up to this size.
 const SENT_AT_ONCE: usize = 64 * 1024;
 
+/// Between two looks whether tasks that were aborted have ended.
+const ENDING_PAUSE: Duration = Duration::from_millis(1);
+
 /// What the tasks of one subscription share.
 struct ReplayingProgram {
     node: Arc<NodeInner>,
@@ -112,6 +115,7 @@ async fn run(
 ) {
     let node = replaying.node.clone();
     let own_task = tokio::spawn(read_own(replaying.clone(), own));
+    let own_aborted = AbortOnDrop(own_task.abort_handle());
     let mut tasks: HashMap<NodeId, AbortOnDrop> = HashMap::new();
     let ended = {
         let mut trust = node.trust.changes();
@@ -147,7 +151,11 @@ async fn run(
                     }
                 }
                 () = tokio::time::sleep_until(settle), if settling.is_some() => {
-                    settling = Some(HashSet::new());
+                    for late in settling.replace(HashSet::new()).into_iter().flatten() {
+                        if replaying.late(late).await.is_err() {
+                            return;
+                        }
+                    }
                 }
                 () = replaying.sender.closed() => break None,
                 () = &mut closing => break Some(shutting_down()),
@@ -167,9 +175,8 @@ async fn run(
         }
     };
     // Nobody else writes any more once they have ended.
-    for (_, task) in tasks.drain() {
-        drop(task);
-    }
+    tasks.clear();
+    drop(own_aborted);
     if let Some(status) = ended {
         replaying.end(status).await;
     }
@@ -180,6 +187,16 @@ impl ReplayingProgram {
         let mut out = BytesMut::new();
         put_record(&mut out, news);
         self.sender.send(out.freeze()).await
+    }
+
+    /// Says that a node has not answered in time.
+    async fn late(&self, node: NodeId) -> Result<(), Status> {
+        let news = TopicRecord {
+            node: Some(node).filter(|node| *node != self.node.id()),
+            away: "it has not answered in time".to_owned(),
+            ..TopicRecord::default()
+        };
+        self.news(&news).await
     }
 
     /// Says why nothing more comes. One who does not read is not waited for.
@@ -197,7 +214,7 @@ impl ReplayingProgram {
                 Err(_) if Instant::now() > patience => return,
                 Err(held) => shared = Some(held),
             }
-            tokio::task::yield_now().await;
+            tokio::time::sleep(ENDING_PAUSE).await;
         }
     }
 
