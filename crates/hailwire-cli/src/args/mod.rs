@@ -64,6 +64,7 @@ pub(crate) enum Command {
     Pub(topics::PubArgs),
     Sub(topics::SubArgs),
     Topics(topics::TopicsArgs),
+    State(topics::StateArgs),
     Stream(agent::StreamArgs),
     Ping(agent::PingArgs),
     Callout(callout::CalloutArgs),
