@@ -25,8 +25,13 @@ use hailwire_terminal::{
     programs::{self, CompanionProgram},
 };
 use hailwire_wire::{
-    Address, AgentName, HubUrl, Priority, address::LeaseName, address::NodeRef,
-    directory::MemberTrust, limits, messages::MessageState, ticket::Ticket, topics::TopicPattern,
+    Address, AgentName, HubUrl, Priority,
+    address::{LeaseName, NodeRef},
+    directory::MemberTrust,
+    limits,
+    messages::MessageState,
+    ticket::Ticket,
+    topics::{Topic, TopicPattern},
 };
 
 use crate::{
@@ -136,14 +141,26 @@ pub(crate) enum Action {
     },
     InboxAck(admin::MessageVerdict),
     Publish(PublishPlan),
-    Subscribe {
-        patterns: Vec<TopicPattern>,
-        most: Option<u64>,
-        topic: bool,
-    },
+    Subscribe(SubscribePlan),
     TopicList,
     Lead(LeadPlan),
     Leases(admin::LeaseQuery),
+    TopicKeep(admin::KeepRequest),
+    TopicUnkeep(String),
+    TopicForget(String),
+    StatePut(PublishPlan),
+    StateGet {
+        key: String,
+        wait: Duration,
+    },
+    StateWatch {
+        pattern: String,
+        most: Option<u64>,
+    },
+    StateList {
+        pattern: String,
+        wait: Duration,
+    },
     Stream(CallPlan),
     Ping {
         who: admin::PingRequest,
@@ -273,6 +290,19 @@ pub(crate) struct PublishPlan {
     pub(crate) content_type: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) from: Option<AgentName>,
+    /// It says that the value is deleted.
+    pub(crate) deleted: bool,
+    /// Only at this revision.
+    pub(crate) if_kept: Option<u64>,
+}
+
+/// What is subscribed to, and from where on.
+#[derive(Debug)]
+pub(crate) struct SubscribePlan {
+    pub(crate) request: admin::SubscribeRequest,
+    pub(crate) most: Option<u64>,
+    /// The topic is printed too.
+    pub(crate) topic: bool,
 }
 
 /// How a call or a send is kept on disk.
@@ -419,17 +449,9 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
                 .map(|field| (field.name, field.value))
                 .collect(),
             from: publish.from,
+            deleted: false,
+            if_kept: None,
         }),
-        Command::Sub(topics::SubArgs {
-            patterns,
-            most,
-            topic,
-        }) => Action::Subscribe {
-            patterns,
-            most,
-            topic,
-        },
-        Command::Topics(topics::TopicsArgs {}) => Action::TopicList,
         Command::Lead(lead) => Action::Lead(LeadPlan {
             name: lead.name,
             ttl: lead.ttl,
@@ -439,6 +461,9 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
         Command::Leases(lead::LeasesArgs { hub }) => Action::Leases(admin::LeaseQuery {
             hub: hub.map(|url| url.to_string()).unwrap_or_default(),
         }),
+        Command::Sub(subscribe) => plan_subscribe(subscribe),
+        Command::Topics(topics::TopicsArgs { command }) => plan_topics(command),
+        Command::State(topics::StateArgs { command }) => plan_state(command, around),
         Command::Stream(agent::StreamArgs { to, envelope }) => {
             Action::Stream(plan_call(to, BodySource::Stdin, envelope, &global)?)
         }
@@ -705,6 +730,104 @@ fn plan_durable(call: CallPlan, kept: &inbox::DurableArgs, answered: bool) -> Ac
             answered,
             in_order: !kept.any_order,
             wait: kept.wait,
+        },
+    }
+}
+
+fn plan_subscribe(subscribe: topics::SubArgs) -> Action {
+    let topics::StartArgs { since, last, from } = subscribe.start;
+    let patterns = subscribe.patterns.iter().map(TopicPattern::to_string);
+    let named = subscribe.name.is_some();
+    let no_start = last.is_none() && from.is_none();
+    Action::Subscribe(SubscribePlan {
+        request: admin::SubscribeRequest {
+            patterns: patterns.collect(),
+            // A name that is new begins with what is published from now on.
+            since_ms: since
+                .map(millis)
+                .or_else(|| (named && no_start).then_some(0)),
+            last,
+            from,
+            name: subscribe.name.map(String::from).unwrap_or_default(),
+            settle_ms: None,
+        },
+        most: subscribe.most,
+        topic: subscribe.topic,
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn plan_topics(command: Option<topics::TopicsCommand>) -> Action {
+    use topics::TopicsCommand as C;
+    match command {
+        None | Some(C::Ls) => Action::TopicList,
+        Some(C::Keep {
+            pattern,
+            max_bytes,
+            max_age,
+            max_messages,
+            last_per_topic,
+        }) => Action::TopicKeep(admin::KeepRequest {
+            pattern: pattern.to_string(),
+            max_bytes: Some(max_bytes),
+            max_messages,
+            max_age_ms: max_age.map(millis),
+            last_per_topic,
+        }),
+        Some(C::Unkeep { pattern }) => Action::TopicUnkeep(pattern.to_string()),
+        Some(C::Forget { name }) => Action::TopicForget(name.to_string()),
+    }
+}
+
+fn plan_state(command: topics::StateCommand, around: &ProcessSurroundings) -> Action {
+    use topics::StateCommand as C;
+    let put = |key: Topic, body| PublishPlan {
+        topic: key.to_string(),
+        body,
+        lines: false,
+        content_type: String::new(),
+        headers: Vec::new(),
+        from: None,
+        deleted: false,
+        if_kept: None,
+    };
+    // What was parsed has the first token of state, which the library puts ahead itself.
+    let of_state = |text: &str| match text.split_once('.') {
+        Some((_, rest)) => rest.to_owned(),
+        None => text.to_owned(),
+    };
+    match command {
+        C::Put {
+            key,
+            value,
+            if_revision,
+            content_type,
+            from,
+        } => Action::StatePut(PublishPlan {
+            if_kept: if_revision,
+            content_type: content_type.unwrap_or_default(),
+            from,
+            ..put(key, body_source(Some(&value), around))
+        }),
+        C::Rm { key, if_revision } => Action::StatePut(PublishPlan {
+            deleted: true,
+            if_kept: if_revision,
+            ..put(key, BodySource::Text(Bytes::new()))
+        }),
+        C::Get { key, wait } => Action::StateGet {
+            key: of_state(key.as_str()),
+            wait: wait.wait,
+        },
+        C::Watch { pattern, most } => Action::StateWatch {
+            pattern: of_state(pattern.as_str()),
+            most,
+        },
+        C::Ls { pattern, wait } => Action::StateList {
+            pattern: of_state(pattern.as_str()),
+            wait: wait.wait,
         },
     }
 }

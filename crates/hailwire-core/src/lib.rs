@@ -31,6 +31,7 @@
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
 //! | [`topics`] | who gets what is published, and what those lose who read too slowly |
+//! | [`kept_topics`], [`state_values`] | which messages a node keeps and which go, and what a named subscriber has confirmed; which node's value of a key counts |
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
 //! | [`lease_table`], [`lease_candidate`] | who holds a lease at a hub, and how long a holder may think so |
@@ -54,6 +55,7 @@ pub mod grants;
 pub mod hub_record;
 pub mod hub_registration;
 pub mod inbox_schedule;
+pub mod kept_topics;
 pub mod lease_candidate;
 pub mod lease_table;
 pub mod liveness;
@@ -72,6 +74,7 @@ pub mod receive_window;
 pub mod relay_share;
 mod remote;
 pub mod routing;
+pub mod state_values;
 #[cfg(test)]
 mod testing;
 pub mod topics;

@@ -119,6 +119,12 @@ pub const MAX_TOPIC_BODY: usize = 1024 * 1024;
 /// [`MAX_TOPIC_PATTERNS`] patterns.
 pub const MAX_TOPIC_RECORD: usize = 1152 * 1024;
 
+/// Most patterns of one replay of kept messages.
+pub const MAX_REPLAY_PATTERNS: usize = 64;
+
+/// Most messages that a replay of the newest takes.
+pub const MAX_REPLAY_LAST: u64 = 100_000;
+
 /// Unanswered pings that a multiplexed connection remembers; further ones get no answer.
 pub const MUX_MAX_PINGS: usize = 16;
 

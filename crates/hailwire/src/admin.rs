@@ -90,6 +90,16 @@ pub mod method {
     pub const LEASE_RELEASE: &str = "lease.release";
     /// [`super::LeaseQuery`] → `Vec<`[`hailwire_wire::lease::LeaseRow`]`>`, from a hub.
     pub const LEASE_LIST: &str = "lease.list";
+    /// [`super::KeepRequest`] → [`super::KeptTopicRow`].
+    pub const TOPIC_KEEP: &str = "topic.keep";
+    /// A pattern → [`super::KeptTopicRow`], as it was; what was kept is removed.
+    pub const TOPIC_UNKEEP: &str = "topic.unkeep";
+    /// [`super::ConfirmRequest`] → `()`, once that is on the disk.
+    pub const TOPIC_CONFIRM: &str = "topic.confirm";
+    /// The name of a subscriber → `()`; what it has confirmed is forgotten.
+    pub const TOPIC_FORGET: &str = "topic.forget";
+    /// What of the kept messages a node wants, and these: records in MessagePack both ways; for trusted peers alone.
+    pub const TOPIC_REPLAY: &str = "topics.replay";
     /// [`super::ShutdownRequest`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
@@ -854,14 +864,86 @@ pub struct PublishReceipt {
     pub programs: u64,
     /// Peers that they went to, over all messages; how many subscribe behind a peer, it alone knows.
     pub peers: u64,
+    /// Messages that are kept, and on the disk.
+    pub kept: u64,
+    /// The number of the last of these in the node's log; 0 for none. Of state, its revision.
+    pub last: u64,
 }
 
-/// What a program subscribes to.
+/// What a program subscribes to. With any of `since_ms`, `last`, `from` or a `name` it reads what nodes keep, from there on; else it gets what is published from
+/// now on, at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SubscribeRequest {
     /// Patterns of topics, at least one. A message that several of them match comes once.
     pub patterns: Vec<String>,
+    /// What was published no longer ago, and what follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
+    /// The last so many messages of each node, and what follows; 0 for only what follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<u64>,
+    /// Messages from this number on, in the log of each node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+    /// The name of the subscriber, which gets each message at least once; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// How long nodes have to say what they keep before the program is told that they have; 3 s by default, 60 s at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settle_ms: Option<u64>,
+}
+
+impl SubscribeRequest {
+    /// Whether it reads what is kept.
+    #[must_use]
+    pub fn is_replay(&self) -> bool {
+        let started = [self.since_ms, self.last, self.from];
+        !self.name.is_empty() || started.iter().any(Option::is_some)
+    }
+}
+
+/// What is to be kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeepRequest {
+    /// Which topics.
+    pub pattern: String,
+    /// Most bytes; 1 GiB where it is not said. The oldest go.
+    pub max_bytes: Option<u64>,
+    /// Most messages; as many as fit where it is not said.
+    pub max_messages: Option<u64>,
+    /// Longest time in milliseconds; seven days where it is not said, but for the last of each topic.
+    pub max_age_ms: Option<u64>,
+    /// Only the last message of each topic.
+    pub last_per_topic: bool,
+}
+
+impl KeepRequest {
+    /// With what is meant where it is not said.
+    pub(crate) fn bounds(&self) -> hailwire_core::kept_topics::KeptBounds {
+        let age = (!self.last_per_topic).then_some(7 * 24 * 3600 * 1000);
+        hailwire_core::kept_topics::KeptBounds {
+            max_bytes: self.max_bytes.unwrap_or(1024 * 1024 * 1024),
+            max_messages: self.max_messages,
+            max_age_ms: self.max_age_ms.or(age),
+            last_per_topic: self.last_per_topic,
+        }
+    }
+}
+
+/// What a named subscriber has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfirmRequest {
+    /// Its name.
+    pub name: String,
+    /// The node whose messages they are; none for this machine.
+    pub node: Option<NodeId>,
+    /// The log that they are in.
+    pub log: u64,
+    /// The number of the last of them: all before it are done as well.
+    pub kept: u64,
 }
 
 /// Who is subscribed to what.
@@ -872,6 +954,67 @@ pub struct TopicList {
     pub topics: Vec<TopicRow>,
     /// Peers that are asked for what programs of this machine are subscribed to; none where those are subscribed to nothing.
     pub peers: Vec<TopicPeer>,
+    /// What is kept here.
+    pub kept: Vec<KeptTopicRow>,
+    /// Named subscribers of this machine.
+    pub named: Vec<NamedSubscriberRow>,
+}
+
+/// A pattern whose messages are kept, or the last of each topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeptTopicRow {
+    /// The pattern.
+    pub pattern: String,
+    /// Most bytes that they take.
+    pub max_bytes: u64,
+    /// Most messages; absent for as many as fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_messages: Option<u64>,
+    /// Longest time in milliseconds; absent for as long as they fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
+    /// Only the last message of each topic is kept.
+    pub last_per_topic: bool,
+    /// Messages that are kept.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Messages that went because of a bound, since the pattern is kept.
+    pub removed: u64,
+    /// The number of the first one in the node's log; 0 for none.
+    pub first: u64,
+    /// When that was published, milliseconds since 1970.
+    pub first_at_ms: u64,
+    /// The number of the last one.
+    pub last: u64,
+}
+
+/// A named subscriber.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NamedSubscriberRow {
+    /// Its name.
+    pub name: String,
+    /// What it is subscribed to.
+    pub patterns: Vec<String>,
+    /// Since when, milliseconds since 1970.
+    pub made_ms: u64,
+    /// Whether a program reads as it now.
+    pub reading: bool,
+    /// How far it has come at each node that it has read.
+    pub positions: Vec<NamedPositionRow>,
+}
+
+/// How far a named subscriber has come at a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedPositionRow {
+    /// The node.
+    pub node: NodeId,
+    /// Its name here; empty for this machine.
+    pub node_name: String,
+    /// The number of the last message that it has confirmed, in that node's log.
+    pub kept: u64,
 }
 
 /// A pattern that somebody is subscribed to.

@@ -72,8 +72,9 @@ pub use agent::{Agent, Caller, Handler, Request, RequestKind, Response};
 pub use agent_schema::AgentSchema;
 pub use body::{Body, BodySender};
 pub use client::{
-    AttachError, Call, Client, Publication, Publisher, RawStream, ServeHandle, StreamBuilder,
-    StreamIo, Subscription, TopicEvent, TopicMessage,
+    AttachError, Call, Client, Publication, Publisher, RawStream, ReplayStart, ServeHandle,
+    StateEvent, StateValue, StateWatch, StreamBuilder, StreamIo, Subscription, TopicEvent,
+    TopicMessage,
 };
 pub use config::Config;
 pub use hailwire_wire::{Address, AgentName, CallHeader, Code, NodeId, NodeName, Priority, Status};

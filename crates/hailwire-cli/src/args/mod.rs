@@ -67,6 +67,7 @@ pub(crate) enum Command {
     Topics(topics::TopicsArgs),
     Lead(lead::LeadArgs),
     Leases(lead::LeasesArgs),
+    State(topics::StateArgs),
     Stream(agent::StreamArgs),
     Ping(agent::PingArgs),
     Callout(callout::CalloutArgs),

@@ -44,6 +44,7 @@ mod schema_summary;
 mod send;
 mod serve;
 mod service;
+mod state;
 mod status;
 mod stream;
 mod top;
@@ -132,14 +133,17 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         }
         Action::InboxAck(verdict) => short(common, inbox::ack(run, verdict)),
         Action::Publish(publish) => short(common, topics::publish(run, publish)),
-        Action::Subscribe {
-            patterns,
-            most,
-            topic,
-        } => short(common, topics::subscribe(run, patterns, most, topic)),
         Action::Lead(lead) => on_one_core(common, lead::run(run, lead)),
         Action::Leases(query) => short(common, lead::list(run, query)),
-        Action::TopicList => short(common, topics::list(run)),
+        Action::Subscribe(plan) => short(common, topics::subscribe(run, plan)),
+        Action::TopicList => short(common, topics::list::list(run)),
+        Action::TopicKeep(request) => short(common, topics::list::keep(run, request)),
+        Action::TopicUnkeep(pattern) => short(common, topics::list::unkeep(run, pattern)),
+        Action::TopicForget(name) => short(common, topics::list::forget(run, name)),
+        Action::StatePut(put) => short(common, state::put(run, put)),
+        Action::StateGet { key, wait } => short(common, state::get(run, key, wait)),
+        Action::StateWatch { pattern, most } => short(common, state::watch(run, pattern, most)),
+        Action::StateList { pattern, wait } => short(common, state::list(run, pattern, wait)),
         Action::Stream(call) => long(common, stream::run(run, call)),
         Action::Serve(agent) => on_one_core(common, serve::one(run, agent)),
         Action::ServeFile { file, beside_node } => {

@@ -32,6 +32,7 @@ mod identity;
 mod initial;
 #[path = "../../../../fuzz/src/kept.rs"]
 mod kept;
+mod kept_topics;
 mod lockout;
 mod memory;
 mod messages;

@@ -34,7 +34,6 @@ use tokio::{sync::Notify, time::Instant};
 use self::{
     quotas::MessageQuotas,
     rows::{MessageEnd, NewMessage, OpenEntry},
-    store::MessageStore,
 };
 use super::{NodeInner, hubs, manage::millis, resolve};
 use crate::{
@@ -43,6 +42,7 @@ use crate::{
     key::random,
 };
 
+pub(super) use store::MessageStore;
 pub use store::MessageStoreError;
 
 /// For how long a message is worth anything where its sender does not say: seven days.
@@ -95,7 +95,8 @@ impl Messages {
             let (open, peers) = rows::begin(db, own, &policy, now_ms())?;
             Ok((open, peers, rows::leaving(db)?, rows::next_expiry(db)?))
         };
-        let (store, (open, peers, leaving, expiry)) = MessageStore::open(path, begin)?;
+        let (store, (open, peers, leaving, expiry)) =
+            MessageStore::open(path, "messages", store::SCHEMA, begin)?;
         let messages = Self {
             store,
             policy,

@@ -1,4 +1,4 @@
-//! Durable messages on disk: one SQLite file of their own, in WAL mode with `synchronous=FULL`.
+//! Durable messages on disk: one SQLite file of their own, in WAL mode with `synchronous=FULL`; and another one for what is kept of topics.
 //!
 //! One thread owns the database. Jobs that wait for it share a transaction, and each is told of its outcome once that is synced: so
 //! many senders together cost one sync (group commit), and what is told is on the disk.
@@ -32,7 +32,7 @@ const LONGEST_PATIENCE: Duration = Duration::from_millis(2);
 /// Pages of the log after which it is written back: a longer log means fewer interruptions.
 const CHECKPOINT_PAGES: u32 = 4000;
 
-const SCHEMA: &str = "
+pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS sent (
         seq INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, node BLOB NOT NULL,
         target TEXT NOT NULL, call INTEGER NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL,
@@ -62,7 +62,7 @@ const SCHEMA: &str = "
 pub struct MessageStoreError {
     reason: String,
     /// There is no room on the disk.
-    pub(super) full: bool,
+    pub(in crate::node) full: bool,
 }
 
 impl From<rusqlite::Error> for MessageStoreError {
@@ -81,7 +81,7 @@ type Job = Box<dyn FnOnce(&Connection) -> (bool, Told) + Send>;
 
 /// The database of messages, as tasks use it. Dropping it ends the thread once what was asked for is done.
 #[derive(Debug)]
-pub(super) struct MessageStore {
+pub(in crate::node) struct MessageStore {
     /// None once it is closed.
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
     /// Until the thread has ended.
@@ -89,9 +89,11 @@ pub(super) struct MessageStore {
 }
 
 impl MessageStore {
-    /// Opens the database at `path`, making it if need be, and does `first` with it.
-    pub(super) fn open<T>(
+    /// Opens the database at `path`, making it with its tables if need be, and does `first` with it. Its thread is named as what it keeps.
+    pub(in crate::node) fn open<T>(
         path: &Path,
+        what: &'static str,
+        tables: &str,
         first: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<(Self, T), MessageStoreError> {
         let connection = Connection::open(path)?;
@@ -103,7 +105,7 @@ impl MessageStore {
         connection.pragma_update(None, "fullfsync", "ON")?;
         connection.pragma_update(None, "checkpoint_fullfsync", "ON")?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-        connection.execute_batch(SCHEMA)?;
+        connection.execute_batch(tables)?;
         connection.set_prepared_statement_cache_capacity(64);
         let together = connection.unchecked_transaction()?;
         let begun = first(&together)?;
@@ -111,9 +113,9 @@ impl MessageStore {
         let (jobs, waiting) = mpsc::channel(QUEUE);
         let (ended, open) = watch::channel(true);
         thread::Builder::new()
-            .name("messages".to_owned())
+            .name(what.to_owned())
             .spawn(move || {
-                work(&connection, waiting);
+                work(what, &connection, waiting);
                 drop(connection);
                 ended.send_replace(false);
             })
@@ -133,34 +135,43 @@ impl MessageStore {
     /// # Cancel safety
     ///
     /// If dropped, the work may be done or not.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(in crate::node) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, MessageStoreError> {
         let (tell, told) = oneshot::channel();
+        let tell = move |outcome| {
+            // Nobody may be waiting any more.
+            let _ = tell.send(outcome);
+        };
+        self.submit(work, tell).await?;
+        told.await.unwrap_or_else(|_| Err(given_up()))
+    }
+
+    /// Hands over some work, and says on the thread what came of it, once that is on the disk: in the order in which it was handed over.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the work is not done; once it has resolved, it is.
+    pub(in crate::node) async fn submit<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        tell: impl FnOnce(Result<T, MessageStoreError>) + Send + 'static,
+    ) -> Result<(), MessageStoreError> {
         let job: Job = Box::new(move |connection| {
             let outcome = work(connection).map_err(MessageStoreError::from);
             let succeeded = outcome.is_ok();
             let told = Box::new(move |committed: Result<(), MessageStoreError>| {
-                // Nobody may be waiting any more.
-                let _ = tell.send(outcome.and_then(|value| committed.map(|()| value)));
+                tell(outcome.and_then(|value| committed.map(|()| value)));
             });
             (succeeded, told)
         });
-        let ended = || MessageStoreError {
-            reason: "the thread that owns them has given up this job".to_owned(),
-            full: false,
-        };
-        let jobs = super::locked(&self.jobs).clone().ok_or_else(ended)?;
-        jobs.send(job).await.map_err(|_| ended())?;
-        drop(jobs);
-        told.await.unwrap_or_else(|_| Err(ended()))
+        let jobs = super::locked(&self.jobs).clone().ok_or_else(given_up)?;
+        jobs.send(job).await.map_err(|_| given_up())
     }
-}
 
-impl MessageStore {
     /// Does what was asked for before, and nothing after that. Whoever comes later may open the file again.
-    pub(super) async fn close(&self) {
+    pub(in crate::node) async fn close(&self) {
         super::locked(&self.jobs).take();
         let mut open = self.open.clone();
         // An error is a thread that has ended as well.
@@ -168,14 +179,21 @@ impl MessageStore {
     }
 }
 
-fn work(connection: &Connection, mut jobs: mpsc::Receiver<Job>) {
+fn given_up() -> MessageStoreError {
+    MessageStoreError {
+        reason: "the thread that owns them has given up this job".to_owned(),
+        full: false,
+    }
+}
+
+fn work(what: &'static str, connection: &Connection, mut jobs: mpsc::Receiver<Job>) {
     let mut told: Vec<Told> = Vec::new();
     let mut gathering = Gathering::default();
     while let Some(first) = jobs.blocking_recv() {
         let outcome = transaction(connection, first, &mut jobs, &mut told, &mut gathering);
         let outcome = outcome.map_err(MessageStoreError::from);
         if let Err(error) = &outcome {
-            tracing::error!(%error, "messages");
+            tracing::error!(%error, what, "a transaction failed");
             let _ = connection.execute_batch("ROLLBACK");
         }
         for tell in told.drain(..) {
