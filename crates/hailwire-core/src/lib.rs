@@ -30,6 +30,7 @@
 //! | [`port_mapping`] | when a router is asked for a port |
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
+//! | [`progress_reports`], [`task_state`] | when a sender is told how far an agent is with its message; what a durable call is called as a task |
 //! | [`topics`] | who gets what is published, and what those lose who read too slowly |
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
@@ -62,6 +63,7 @@ pub mod path_silence;
 pub mod peer_table;
 pub mod pending;
 pub mod port_mapping;
+pub mod progress_reports;
 pub mod rate_limit;
 pub mod receive_window;
 pub mod relay_share;
@@ -69,6 +71,7 @@ mod remote;
 pub mod routing;
 #[cfg(test)]
 mod testing;
+pub mod task_state;
 pub mod topics;
 
 pub use carrier::{Carrier, Transport};

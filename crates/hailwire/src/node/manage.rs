@@ -107,6 +107,8 @@ async fn manage(
         method::MESSAGE_DROP => json(&messages::manage::remove(&node, &parse(&body)?).await?),
         method::MESSAGE_TAKE => json(&messages::manage::take(&node, &parse(&body)?).await?),
         method::MESSAGE_ACK => json(&messages::manage::judge(&node, parse(&body)?).await?),
+        method::TASK_CANCEL => json(&messages::cancel(&node, &parse(&body)?).await?),
+        method::TASK_PROGRESS => json(&messages::report(&node, parse(&body)?).await?),
         method::TOPIC_SUBSCRIBE => topics::subscribe(&node, session, &parse(&body)?),
         method::TOPIC_LIST => json(&topics::list(&node)),
         method::SHUTDOWN => {

@@ -249,6 +249,7 @@ impl NodeBuilder {
             keep("handing over messages", &inner, messages::deliver),
             keep("sending messages", &inner, messages::exchange),
             keep("expiring messages", &inner, messages::keep_clean),
+            keep("telling progress of messages", &inner, messages::report_progress),
             keep("asking peers for topics", &inner, topics::follow_peers),
             keep("mapping a port", &inner, port_mapping::run),
             {

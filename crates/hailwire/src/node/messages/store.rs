@@ -32,6 +32,30 @@ const LONGEST_PATIENCE: Duration = Duration::from_millis(2);
 /// Pages of the log after which it is written back: a longer log means fewer interruptions.
 const CHECKPOINT_PAGES: u32 = 4000;
 
+/// Columns that a file of an earlier version may lack.
+const ADDED_COLUMNS: [(&str, &str, &str); 13] = [
+    ("sent", "withdrawn_at", "INTEGER"),
+    ("sent", "withdrawal_told", "INTEGER NOT NULL DEFAULT 0"),
+    ("sent", "started_at", "INTEGER"),
+    ("sent", "progress_at", "INTEGER"),
+    ("sent", "done", "INTEGER NOT NULL DEFAULT 0"),
+    ("sent", "total", "INTEGER NOT NULL DEFAULT 0"),
+    ("sent", "progress_text", "TEXT NOT NULL DEFAULT ''"),
+    ("sent", "partial", "BLOB NOT NULL DEFAULT x''"),
+    ("sent", "keep", "INTEGER NOT NULL DEFAULT 604800000"),
+    ("sent", "max_attempts", "INTEGER NOT NULL DEFAULT 0"),
+    ("inbox", "withdrawn", "INTEGER NOT NULL DEFAULT 0"),
+    ("inbox", "max_attempts", "INTEGER NOT NULL DEFAULT 0"),
+    ("inbox", "remembered", "INTEGER NOT NULL DEFAULT 0"),
+];
+
+/// Indexes over those columns.
+const ADDED_INDEXES: &str = "
+    CREATE INDEX IF NOT EXISTS sent_withdrawn ON sent (node, seq) WHERE withdrawn_at IS NOT NULL AND withdrawal_told = 0;
+    CREATE INDEX IF NOT EXISTS sent_forgotten ON sent (ended_at + keep) WHERE ended_at IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS inbox_remembered ON inbox (origin) WHERE remembered = 1;
+";
+
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS sent (
         seq INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, node BLOB NOT NULL,
@@ -104,6 +128,7 @@ impl MessageStore {
         connection.pragma_update(None, "checkpoint_fullfsync", "ON")?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.execute_batch(SCHEMA)?;
+        add_columns(&connection)?;
         connection.set_prepared_statement_cache_capacity(64);
         let together = connection.unchecked_transaction()?;
         let begun = first(&together)?;
@@ -166,6 +191,18 @@ impl MessageStore {
         // An error is a thread that has ended as well.
         let _ = open.wait_for(|open| !*open).await;
     }
+}
+
+fn add_columns(connection: &Connection) -> rusqlite::Result<()> {
+    for (table, column, kind) in ADDED_COLUMNS {
+        let known = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
+        let known: u32 = connection.query_row(known, [table, column], |row| row.get(0))?;
+        if known == 0 {
+            connection
+                .execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
+        }
+    }
+    connection.execute_batch(ADDED_INDEXES)
 }
 
 fn work(connection: &Connection, mut jobs: mpsc::Receiver<Job>) {
