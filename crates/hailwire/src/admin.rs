@@ -756,6 +756,12 @@ pub struct MessageQuery {
     pub most: u32,
 }
 
+/// The field in which an agent finds the id of the durable message that it is handed.
+pub const MESSAGE_ID_FIELD: &str = "hail-message-id";
+
+/// The field in which an agent finds how often the message was handed over, this time included.
+pub const MESSAGE_ATTEMPT_FIELD: &str = "hail-message-attempt";
+
 /// The field of a durable call that says for how many milliseconds its sender's node keeps it after its end: seven days where it is absent, 30 at most.
 pub const KEEP_FIELD: &str = "hail-message-keep";
 

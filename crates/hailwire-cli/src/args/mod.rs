@@ -10,6 +10,7 @@ pub(crate) mod callout;
 pub(crate) mod inbox;
 pub(crate) mod node;
 pub(crate) mod other;
+pub(crate) mod task;
 pub(crate) mod topics;
 mod value;
 
@@ -61,6 +62,7 @@ pub(crate) enum Command {
     Dispatch(agent::DispatchArgs),
     Send(agent::SendArgs),
     Inbox(inbox::InboxArgs),
+    Task(task::TaskArgs),
     Pub(topics::PubArgs),
     Sub(topics::SubArgs),
     Topics(topics::TopicsArgs),

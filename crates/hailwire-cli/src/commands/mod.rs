@@ -46,6 +46,7 @@ mod service;
 mod status;
 mod stream;
 mod top;
+mod task;
 mod topics;
 mod trust;
 mod up;
@@ -130,6 +131,12 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
             short(common, inbox::take(run, agent, most, lease))
         }
         Action::InboxAck(verdict) => short(common, inbox::ack(run, verdict)),
+        Action::TaskSubmit { call, durable } => long(common, task::submit(run, call, &durable)),
+        Action::TaskStatus(id) => short(common, task::status(run, id)),
+        Action::TaskWait(id) => long(common, task::wait_for(run, id)),
+        Action::TaskCancel(id) => short(common, task::cancel(run, id)),
+        Action::TaskList(query) => short(common, task::list(run, query)),
+        Action::TaskProgress(report) => short(common, task::progress(run, report)),
         Action::Publish(publish) => short(common, topics::publish(run, publish)),
         Action::Subscribe {
             patterns,

@@ -75,8 +75,27 @@ impl World {
     fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut next = self.clone();
         change(&mut next);
+        next.forget();
         next.network.sort_unstable();
         next
+    }
+
+    /// Leaves out what can make no difference any more: acknowledgements of what is known for good, and what is read of a message only while it
+    /// has not left. Worlds that differ in nothing else are one.
+    fn forget(&mut self) {
+        let (sent, told, unwanted_told) = (self.sent, self.told, self.unwanted_told);
+        self.network.retain(|packet| match packet {
+            Packet::Kept(m) => sent[*m] == MessageState::Stored,
+            Packet::Noted(m) => !told[*m],
+            Packet::WithdrawalNoted(m) => !unwanted_told[*m] && !sent[*m].is_final(),
+            Packet::Offer(_) | Packet::Receipt(..) | Packet::Withdraw(_) => true,
+        });
+        for m in 0..MESSAGES {
+            self.offered[m] |= sent[m] != MessageState::Stored;
+            self.unwanted_told[m] |= sent[m].is_final();
+            let ended = self.kept[m].is_some_and(|(state, _)| state.is_final());
+            self.withdrawn[m] |= ended;
+        }
     }
 
     fn put(&mut self, packet: Packet) {

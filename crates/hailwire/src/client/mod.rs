@@ -7,12 +7,14 @@
 //! |---|---|
 //! | `call` | a call or a raw stream being prepared, and how it is made |
 //! | `byte_stream` | a raw stream as bytes |
+//! | `tasks` | durable calls by their ids, and saying how far one is |
 //! | `topics` | publishing and subscribing |
 //! | `serving` | an agent on offer, and the attached program's side of being called |
 
 mod byte_stream;
 mod call;
 mod serving;
+mod tasks;
 mod topics;
 
 use std::{io, sync::Arc};

@@ -18,6 +18,7 @@ use super::{
     rows::{self, MessageEnd, SettledAttempt, TakenMessage},
 };
 use crate::{
+    admin::{MESSAGE_ATTEMPT_FIELD, MESSAGE_ID_FIELD},
     body::Body,
     clock,
     node::{NodeInner, embedded_call},
@@ -25,12 +26,6 @@ use crate::{
 
 /// The longest that an agent may have a message in hand.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(3600);
-
-/// The field in which an agent finds the id of its message.
-const ID_FIELD: &str = "hail-message-id";
-
-/// The field in which an agent finds how often the message was handed over, this time included.
-const ATTEMPT_FIELD: &str = "hail-message-attempt";
 
 /// How long a message that cannot be written down waits.
 pub(super) const DISK_PAUSE: Duration = Duration::from_secs(5);
@@ -185,16 +180,15 @@ async fn attempt_delivery(
     let left = Duration::from_millis(left.min(millis(ATTEMPT_LIMIT)));
     address(&mut header, node, &message.agent, origin);
     header.set_deadline(left);
-    // What a sender wrote there is not said by this node.
+    // Before those of the sender, of which none has the last word on them: a program sees names in upper case, and the first of those that are
+    // equal then.
+    let own = [
+        (MESSAGE_ID_FIELD, message.id.to_string()),
+        (MESSAGE_ATTEMPT_FIELD, message.attempt.to_string()),
+    ];
     header
         .headers
-        .retain(|(name, _)| name != ID_FIELD && name != ATTEMPT_FIELD);
-    header
-        .headers
-        .push((ID_FIELD.to_owned(), message.id.to_string()));
-    header
-        .headers
-        .push((ATTEMPT_FIELD.to_owned(), message.attempt.to_string()));
+        .splice(0..0, own.map(|(name, value)| (name.to_owned(), value)));
     let kind = match message.call {
         true => FrameKind::CALL,
         false => FrameKind::SEND,

@@ -248,6 +248,9 @@ pub(crate) async fn received(
         .iter()
         .map(|message| message.body.len() as u64)
         .collect();
+    if !batch.receipts.is_empty() {
+        node.messages.look_after(super::LOOK_AFTER_END);
+    }
     let (receipts, withdrawals, progress) = (batch.receipts, batch.withdrawals, batch.progress);
     let own = node.id();
     let written = node

@@ -100,7 +100,9 @@ pub(in crate::node) async fn show(
     selector: &MessageSelector,
 ) -> Result<MessageDetail, Status> {
     let id = id_of(&selector.id)?;
-    let found = node.messages.store.run(move |db| rows::show(db, id)).await;
+    let own = node.id();
+    let found = node.messages.store.run(move |db| rows::show(db, own, id));
+    let found = found.await;
     let found = found
         .map_err(|error| failed(&error))?
         .ok_or_else(|| unknown(id))?;

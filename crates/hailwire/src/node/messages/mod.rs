@@ -57,6 +57,9 @@ const KEPT_AFTER_END: Duration = Duration::from_secs(7 * 24 * 3600);
 /// For how long a sender may have its row kept.
 const LONGEST_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// How long after an end it is looked whether something that ended is kept no longer.
+const LOOK_AFTER_END: Duration = Duration::from_secs(60);
+
 /// Between two looks for what is too old, where something may be: the system's clock may be set meanwhile.
 const LONGEST_LOOK: Duration = Duration::from_secs(3600);
 
@@ -250,6 +253,7 @@ impl Messages {
     fn ended(&self, own: NodeId, number: MessageNumber, origin: NodeId, size: u64) {
         locked(&self.inbox).handle_end(number);
         locked(&self.came).release(origin, size);
+        self.look_after(LOOK_AFTER_END);
         if origin != own {
             self.wait_for_peer(origin);
         }

@@ -750,9 +750,9 @@ pub(super) fn list_inbox(
         .collect()
 }
 
-/// One message, as its sender's node knows it, else as its receiver's does. Between two programs of this machine both are this node: the body
-/// is that of the inbox then.
-pub(super) fn show(db: &Connection, id: MessageId) -> Result<Option<FoundMessage>> {
+/// One message, as its sender's node knows it, else as its receiver's does. Between two programs of this machine both are this node: the state and
+/// the body are those of the inbox then. What another node sent with an id that this one gave out says nothing of the message that was sent.
+pub(super) fn show(db: &Connection, own: NodeId, id: MessageId) -> Result<Option<FoundMessage>> {
     let found = |row: &Row<'_>, shown: MessageRow| {
         Ok(FoundMessage {
             row: shown,
@@ -763,13 +763,18 @@ pub(super) fn show(db: &Connection, id: MessageId) -> Result<Option<FoundMessage
             partial: row.get("partial")?,
         })
     };
-    let came = db
-        .prepare_cached(&format!("SELECT {INBOX_COLUMNS} FROM inbox WHERE id = ?1"))?
-        .query_row([Id(&id)], |row| found(row, inbox_row(row)?))
-        .optional()?;
     let sent = db
         .prepare_cached(&format!("SELECT {SENT_COLUMNS} FROM sent WHERE id = ?1"))?
         .query_row([Id(&id)], |row| found(row, sent_row(row)?))
+        .optional()?;
+    let came = db
+        .prepare_cached(&format!(
+            "SELECT {INBOX_COLUMNS} FROM inbox WHERE id = ?1 AND (origin = ?2 OR NOT ?3) \
+             ORDER BY remembered, seq LIMIT 1"
+        ))?
+        .query_row(params![Id(&id), Key(&own), sent.is_some()], |row| {
+            found(row, inbox_row(row)?)
+        })
         .optional()?;
     Ok(match (sent, came) {
         (Some(sent), Some(came)) => Some(FoundMessage {
