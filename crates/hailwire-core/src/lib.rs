@@ -69,9 +69,9 @@ pub mod receive_window;
 pub mod relay_share;
 mod remote;
 pub mod routing;
+pub mod task_state;
 #[cfg(test)]
 mod testing;
-pub mod task_state;
 pub mod topics;
 
 pub use carrier::{Carrier, Transport};

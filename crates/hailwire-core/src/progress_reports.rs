@@ -239,12 +239,18 @@ mod tests {
         let later = now + PACE;
         reports.poll_peer(later).unwrap();
         let first = reports.take(later, node(1), 10, 2);
-        assert_eq!((first[0].said.done, first[0].partial.as_slice()), (999, &b"ab"[..]));
+        assert_eq!(
+            (first[0].said.done, first[0].partial.as_slice()),
+            (999, &b"ab"[..])
+        );
         reports.handle_outcome(1, false);
         let again = later + PACE;
         assert_eq!(reports.poll_peer(again), Some(node(1)));
         let second = reports.take(again, node(1), 10, 100);
-        assert_eq!((second[0].offset, second[0].partial.as_slice()), (0, &b"abc"[..]));
+        assert_eq!(
+            (second[0].offset, second[0].partial.as_slice()),
+            (0, &b"abc"[..])
+        );
     }
 
     /// Whatever happens: one report in a second for each message, the pieces make up the answer's beginning, and all of it is told in the end.

@@ -50,7 +50,13 @@ pub(super) async fn list(run: &CommandContext, query: MessageQuery) -> Result<()
     let rows: Vec<MessageRow> = client.admin(method::MESSAGE_LIST, &query).await?;
     let table = |rows: &[MessageRow]| {
         let mut table = TextTable::new([
-            "ID", "TO", "STATE", "SUBMITTED", ">TRIES", "PROGRESS", "WHY",
+            "ID",
+            "TO",
+            "STATE",
+            "SUBMITTED",
+            ">TRIES",
+            "PROGRESS",
+            "WHY",
         ]);
         for row in rows {
             table.row([
@@ -210,9 +216,8 @@ impl ShownTask {
         let rest = match answer.strip_prefix(self.printed.as_slice()) {
             Some(rest) => rest,
             None => {
-                run.output.note(
-                    "another attempt has the result; what was printed before does not count",
-                );
+                run.output
+                    .note("another attempt has the result; what was printed before does not count");
                 &answer
             }
         };

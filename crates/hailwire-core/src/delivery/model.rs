@@ -352,11 +352,17 @@ fn in_every_order_of_events_no_message_is_lost_none_comes_again_after_its_end_an
 fn in_every_order_of_events_a_withdrawn_message_ends_once_and_is_handed_to_nobody_after_that() {
     let (ends, states) = walk(World::start(1, 1, 1));
     assert!(states > 50_000, "{states} states");
-    let cancelled = |m: usize| ends.iter().filter(move |end| end[m] == MessageState::Cancelled);
+    let cancelled = |m: usize| {
+        ends.iter()
+            .filter(move |end| end[m] == MessageState::Cancelled)
+    };
     for m in 0..MESSAGES {
         let other: HashSet<MessageState> = cancelled(m).map(|end| end[1 - m]).collect();
         assert!(other.contains(&MessageState::Acknowledged), "{other:?}");
         assert!(other.contains(&MessageState::Dead), "{other:?}");
-        assert!(!other.contains(&MessageState::Cancelled), "one is withdrawn");
+        assert!(
+            !other.contains(&MessageState::Cancelled),
+            "one is withdrawn"
+        );
     }
 }

@@ -13,8 +13,14 @@ fn pauses_double_up_to_the_longest() {
 fn a_message_that_its_agent_cannot_take_is_dead_at_once_and_one_that_may_succeed_later_is_tried_again()
  {
     let policy = DeliveryPolicy::default();
-    let after =
-|attempt, code| { after_attempt(&policy, attempt, AttemptOutcome::of_code(code, false), false) };
+    let after = |attempt, code| {
+        after_attempt(
+            &policy,
+            attempt,
+            AttemptOutcome::of_code(code, false),
+            false,
+        )
+    };
     for code in [
         Code::InvalidArgument,
         Code::Unimplemented,
@@ -81,7 +87,10 @@ fn a_withdrawn_message_has_the_end_that_its_agent_gave_it_first_and_is_not_tried
     let policy = DeliveryPolicy::default();
     let after = |outcome| after_attempt(&policy, 1, outcome, true);
     for (outcome, end) in [
-        (AttemptOutcome::Done { answered: true }, MessageState::Answered),
+        (
+            AttemptOutcome::Done { answered: true },
+            MessageState::Answered,
+        ),
         (
             AttemptOutcome::Done { answered: false },
             MessageState::Acknowledged,
@@ -101,7 +110,10 @@ fn a_withdrawn_message_has_the_end_that_its_agent_gave_it_first_and_is_not_tried
     }
     let offered = SenderNews::Withdrawn { offered: true };
     assert_eq!(sender_state(MessageState::Stored, offered), None);
-    for ended in MessageState::ALL.into_iter().filter(|state| state.is_final()) {
+    for ended in MessageState::ALL
+        .into_iter()
+        .filter(|state| state.is_final())
+    {
         assert_eq!(withdrawal(Some(ended)), Withdrawal::TooLate);
         for offered in [false, true] {
             let news = SenderNews::Withdrawn { offered };

@@ -158,7 +158,9 @@ impl Client {
         let attempt = header.field(admin::MESSAGE_ATTEMPT_FIELD);
         let report = TaskProgressReport {
             id: id.to_owned(),
-            attempt: attempt.and_then(|text| text.parse().ok()).unwrap_or_default(),
+            attempt: attempt
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_default(),
             done,
             total,
             text: text.to_owned(),

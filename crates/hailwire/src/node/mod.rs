@@ -196,7 +196,7 @@ impl NodeBuilder {
             path: shown(&database),
             source,
         })?;
-        let messages = messages::Messages::open(&database, id)?;
+        let messages = messages::Messages::open(&database, id, self.config.messages.policy())?;
         let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
         let sockets = endpoint.bound_sockets().into_iter();
         let reaching = dial_targets::DialTargets::new(sockets.chain(tcp.sockets().iter().copied()));
@@ -249,7 +249,11 @@ impl NodeBuilder {
             keep("handing over messages", &inner, messages::deliver),
             keep("sending messages", &inner, messages::exchange),
             keep("expiring messages", &inner, messages::keep_clean),
-            keep("telling progress of messages", &inner, messages::report_progress),
+            keep(
+                "telling progress of messages",
+                &inner,
+                messages::report_progress,
+            ),
             keep("asking peers for topics", &inner, topics::follow_peers),
             keep("mapping a port", &inner, port_mapping::run),
             {

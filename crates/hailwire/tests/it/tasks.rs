@@ -85,7 +85,10 @@ async fn a_task_that_never_left_ends_at_once_and_one_that_waits_there_ends_there
     is_cancelled(&shown(&client, &waits_here).await, 0);
     // The other node is away: the wish is kept, through a restart of this one too.
     let row = client.cancel_task(&waits).await.unwrap();
-    assert_eq!((row.state.as_str(), row.task.as_str()), ("delivered", "submitted"));
+    assert_eq!(
+        (row.state.as_str(), row.task.as_str()),
+        ("delivered", "submitted")
+    );
     let alice = alice.restart("alice").await;
     let node = test_node::start(bob.dir.path(), "bob").await.unwrap();
     let bob = TestNode { node, dir: bob.dir };
@@ -94,7 +97,10 @@ async fn a_task_that_never_left_ends_at_once_and_one_that_waits_there_ends_there
     let (_later, mut told) = serve_noting(&bob.client(), "later").await;
     assert_eq!(next(&mut told).await, "goes");
     let end = ended(&client, &goes).await;
-    assert_eq!((end.row.task.as_str(), end.answer.text.as_str()), ("completed", "goes"));
+    assert_eq!(
+        (end.row.task.as_str(), end.answer.text.as_str()),
+        ("completed", "goes")
+    );
 }
 
 #[tokio::test]
@@ -151,7 +157,8 @@ async fn what_has_another_end_or_is_not_known_cannot_be_withdrawn() {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_after_its_withdrawal_is_not_handed_over_and_nobody_withdraws_for_another() {
+async fn a_message_that_comes_after_its_withdrawal_is_not_handed_over_and_nobody_withdraws_for_another()
+ {
     let (alice, bob) = TestNode::pair().await;
     let (_echo, mut told) = serve_noting(&bob.client(), "echo").await;
     let (withdrawn, kept) = (offered(1, "echo", |_| {}), offered(2, "echo", |_| {}));
@@ -161,7 +168,9 @@ async fn a_message_that_comes_after_its_withdrawal_is_not_handed_over_and_nobody
     };
     let wish = header::encode(&wish);
     for _ in 0..2 {
-        let answer = batch_answer(&alice.client(), "bob", wish.clone()).await.unwrap();
+        let answer = batch_answer(&alice.client(), "bob", wish.clone())
+            .await
+            .unwrap();
         assert_eq!(answer.withdrawals, [Status::ok()]);
     }
     let carol = TestNode::named("carol").await;
@@ -177,8 +186,14 @@ async fn a_message_that_comes_after_its_withdrawal_is_not_handed_over_and_nobody
         messages: vec![withdrawn.clone(), kept],
         ..MessageBatch::default()
     };
-    let answer = batch_answer(&alice.client(), "bob", header::encode(&both)).await.unwrap();
-    assert_eq!(answer.messages, [Status::ok(), Status::ok()], "both are known");
+    let answer = batch_answer(&alice.client(), "bob", header::encode(&both))
+        .await
+        .unwrap();
+    assert_eq!(
+        answer.messages,
+        [Status::ok(), Status::ok()],
+        "both are known"
+    );
     next(&mut told).await;
     let id = withdrawn.id.to_string();
     assert_eq!(shown(&bob.client(), &id).await.row.state, "cancelled");
@@ -188,7 +203,8 @@ async fn a_message_that_comes_after_its_withdrawal_is_not_handed_over_and_nobody
 }
 
 #[tokio::test]
-async fn withdrawals_of_what_never_came_are_remembered_up_to_a_bound_and_nothing_overtakes_one_that_was_not() {
+async fn withdrawals_of_what_never_came_are_remembered_up_to_a_bound_and_nothing_overtakes_one_that_was_not()
+ {
     let (alice, _bob) = TestNode::pair().await;
     let mut number = 0u128;
     let mut remembered = 0;
@@ -202,8 +218,13 @@ async fn withdrawals_of_what_never_came_are_remembered_up_to_a_bound_and_nothing
             messages: vec![offered(255, "echo", |_| {})],
             ..MessageBatch::default()
         };
-        let answer = batch_answer(&alice.client(), "bob", header::encode(&batch)).await.unwrap();
-        let noted = answer.withdrawals.iter().filter(|status| status.code == Code::Ok);
+        let answer = batch_answer(&alice.client(), "bob", header::encode(&batch))
+            .await
+            .unwrap();
+        let noted = answer
+            .withdrawals
+            .iter()
+            .filter(|status| status.code == Code::Ok);
         let noted = noted.count();
         remembered += noted;
         let all = noted == limits::MAX_BATCH;
@@ -254,7 +275,10 @@ async fn progress_and_the_beginning_of_an_answer_are_seen_and_another_attempt_be
                 let (sender, body) = Body::channel(4);
                 tokio::spawn(async move {
                     let (done, text) = if first { (1, "wrong") } else { (2, "right") };
-                    reporter.report_progress(&header, done, 3, text).await.unwrap();
+                    reporter
+                        .report_progress(&header, done, 3, text)
+                        .await
+                        .unwrap();
                     sender.send(format!("{text} so far, ")).await.unwrap();
                     gate.notified().await;
                     // Whoever is gone with an answer half given is tried again.
@@ -279,9 +303,15 @@ async fn progress_and_the_beginning_of_an_answer_are_seen_and_another_attempt_be
             .await;
             let row = &detail.row;
             let progress = row.progress.as_ref().unwrap();
-            assert_eq!((progress.done, progress.total, progress.text.as_str()), (done, 3, text));
+            assert_eq!(
+                (progress.done, progress.total, progress.text.as_str()),
+                (done, 3, text)
+            );
             assert_eq!(detail.partial.text, format!("{text} so far, "));
-            assert!(row.started_at_ms.is_some() && row.task == "working", "{row:?}");
+            assert!(
+                row.started_at_ms.is_some() && row.task == "working",
+                "{row:?}"
+            );
             let working = client.tasks(&["working"]).await.unwrap();
             assert_eq!(working.iter().map(|row| &row.id).collect::<Vec<_>>(), [&id]);
             go.notify_one();
@@ -316,7 +346,9 @@ async fn progress_counts_only_from_the_node_that_has_the_task_and_the_attempt_th
             ..MessageBatch::default()
         })
     };
-    batch_answer(&carol.client(), "alice", told(1, 0, "forged")).await.unwrap();
+    batch_answer(&carol.client(), "alice", told(1, 0, "forged"))
+        .await
+        .unwrap();
     assert_eq!(shown(&client, &id).await.partial_bytes, 0);
     // Repeated, overlapping, with a gap, and of an attempt that is over.
     for (attempt, offset, partial) in [
@@ -331,13 +363,18 @@ async fn progress_counts_only_from_the_node_that_has_the_task_and_the_attempt_th
         batch_answer(&bob.client(), "alice", bytes).await.unwrap();
     }
     let detail = shown(&client, &id).await;
-    assert_eq!((detail.partial.text.as_str(), detail.row.attempts), ("abcd", 2));
+    assert_eq!(
+        (detail.partial.text.as_str(), detail.row.attempts),
+        ("abcd", 2)
+    );
     // Nor is a message of that node with the same id this one.
     let forged = MessageBatch {
         withdrawals: vec![id.parse().unwrap()],
         ..MessageBatch::default()
     };
-    batch_answer(&bob.client(), "alice", header::encode(&forged)).await.unwrap();
+    batch_answer(&bob.client(), "alice", header::encode(&forged))
+        .await
+        .unwrap();
     assert_eq!(shown(&client, &id).await.row.state, "delivered");
     // Nobody has it in hand.
     let header = hailwire_wire::CallHeader {
@@ -362,7 +399,9 @@ async fn progress_counts_only_from_the_node_that_has_the_task_and_the_attempt_th
         progress,
         ..MessageBatch::default()
     };
-    batch_answer(&bob.client(), "alice", header::encode(&batch)).await.unwrap();
+    batch_answer(&bob.client(), "alice", header::encode(&batch))
+        .await
+        .unwrap();
     let detail = shown(&client, &sent).await;
     assert_eq!((detail.partial_bytes, detail.row.attempts), (0, 1));
 }
@@ -372,7 +411,11 @@ async fn a_message_asks_for_fewer_attempts_and_to_be_kept_for_longer() {
     let (alice, bob) = TestNode::pair().await;
     let client = alice.client();
     let failing = |request: Request| async move {
-        let names = request.header().headers.iter().map(|(name, _)| name.clone());
+        let names = request
+            .header()
+            .headers
+            .iter()
+            .map(|(name, _)| name.clone());
         let names: Vec<String> = names.collect();
         assert_eq!(names, ["hail-message-id", "hail-message-attempt", "mine"]);
         Err(Status::new(Code::Aborted, "no"))
@@ -386,14 +429,19 @@ async fn a_message_asks_for_fewer_attempts_and_to_be_kept_for_longer() {
         let call = client.call(to).header("mine", "1").attempts(1).keep(keep);
         let id = call.submit(true).await.unwrap().id;
         let row = ended(&client, &id).await.row;
-        assert_eq!((row.state.as_str(), row.attempts, row.reason.as_str()), ("dead", 1, "no"));
+        assert_eq!(
+            (row.state.as_str(), row.attempts, row.reason.as_str()),
+            ("dead", 1, "no")
+        );
         let kept = row.kept_until_ms.unwrap() - row.ended_at_ms.unwrap();
         assert_eq!(u128::from(kept), keep.as_millis());
     }
     let month = Duration::from_secs(31 * 24 * 3600);
     for call in [
         client.call("failing@bob").attempts(0),
-        client.call("failing@bob").attempts(limits::MAX_MESSAGE_ATTEMPTS + 1),
+        client
+            .call("failing@bob")
+            .attempts(limits::MAX_MESSAGE_ATTEMPTS + 1),
         client.call("failing@bob").keep(month),
     ] {
         let refused = call.submit(true).await.unwrap_err();
@@ -408,19 +456,28 @@ async fn a_message_removed_while_its_agent_has_it_in_hand_is_taken_from_it() {
     let id = submit(&alice.client(), "hold@bob", "x").await;
     assert!(matches!(next(&mut seen).await, Seen::Begun(_)));
     let selector = MessageSelector { id: id.clone() };
-    let _: MessageRow = bob.client().admin(method::MESSAGE_DROP, &selector).await.unwrap();
+    let _: MessageRow = bob
+        .client()
+        .admin(method::MESSAGE_DROP, &selector)
+        .await
+        .unwrap();
     assert_eq!(next(&mut seen).await, Seen::Dropped);
     assert_eq!(ended(&alice.client(), &id).await.row.state, "dropped");
     let query = MessageQuery {
         states: vec!["delivered".to_owned(), "taken".to_owned()],
         ..MessageQuery::default()
     };
-    let rows: Vec<MessageRow> = bob.client().admin(method::MESSAGE_LIST, &query).await.unwrap();
+    let rows: Vec<MessageRow> = bob
+        .client()
+        .admin(method::MESSAGE_LIST, &query)
+        .await
+        .unwrap();
     assert_eq!(rows, []);
 }
 
 #[tokio::test]
-async fn the_deadline_and_the_cancel_of_a_task_reach_the_third_node_also_once_the_second_was_killed() {
+async fn the_deadline_and_the_cancel_of_a_task_reach_the_third_node_also_once_the_second_was_killed()
+ {
     let (desk, middle, last) = tokio::join!(
         TestNode::named("desk"),
         TestNode::named("middle"),

@@ -89,7 +89,11 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
         .run(move |db| {
             let withdrawals = withdrawal::to_tell(db, peer, MAX_BATCH)?;
             // An offer may still be on its way of what is withdrawn, and what follows would overtake it: all of them go first.
-            let most = if withdrawals.len() < MAX_BATCH { MAX_BATCH } else { 0 };
+            let most = if withdrawals.len() < MAX_BATCH {
+                MAX_BATCH
+            } else {
+                0
+            };
             Ok((withdrawals, rows::next_batch(db, peer, most, BATCH_BYTES)?))
         })
         .await

@@ -121,13 +121,16 @@ fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Messages {
-    /// Opens the database of messages of node `own`.
+    /// Opens the database of messages of node `own`, which are tried by this policy.
     ///
     /// # Errors
     ///
     /// [`MessageStoreError`].
-    pub(super) fn open(path: &Path, own: NodeId) -> Result<Self, MessageStoreError> {
-        let policy = DeliveryPolicy::default();
+    pub(super) fn open(
+        path: &Path,
+        own: NodeId,
+        policy: DeliveryPolicy,
+    ) -> Result<Self, MessageStoreError> {
         let begin = |db: &rusqlite::Connection| {
             let (open, peers) = rows::begin(db, own, &policy, now_ms())?;
             Ok((open, peers, rows::leaving(db)?, rows::next_expiry(db)?))

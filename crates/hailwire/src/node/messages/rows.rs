@@ -460,7 +460,9 @@ pub(super) fn settle(
     now: u64,
 ) -> Result<SettledAttempt> {
     let taken = db
-        .prepare_cached("SELECT attempts, max_attempts, withdrawn FROM inbox WHERE seq = ?1 AND state = 2")?
+        .prepare_cached(
+            "SELECT attempts, max_attempts, withdrawn FROM inbox WHERE seq = ?1 AND state = 2",
+        )?
         .query_row([number.cast_signed()], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })
@@ -797,9 +799,7 @@ pub(super) fn show(db: &Connection, own: NodeId, id: MessageId) -> Result<Option
 /// The number of a message of the inbox that has no end yet.
 pub(super) fn open_number(db: &Connection, id: MessageId) -> Result<Option<MessageNumber>> {
     db.prepare_cached("SELECT seq FROM inbox WHERE id = ?1 AND state IN (1, 2)")?
-        .query_row([Id(&id)], |row| {
-            Ok(row.get::<_, i64>(0)?.cast_unsigned())
-        })
+        .query_row([Id(&id)], |row| Ok(row.get::<_, i64>(0)?.cast_unsigned()))
         .optional()
 }
 

@@ -198,8 +198,7 @@ fn add_columns(connection: &Connection) -> rusqlite::Result<()> {
         let known = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
         let known: u32 = connection.query_row(known, [table, column], |row| row.get(0))?;
         if known == 0 {
-            connection
-                .execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
+            connection.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {column} {kind}"))?;
         }
     }
     connection.execute_batch(ADDED_INDEXES)

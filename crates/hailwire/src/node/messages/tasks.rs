@@ -204,7 +204,10 @@ pub(in crate::node) async fn report(
 ) -> std::result::Result<(), Status> {
     let id = super::manage::id_of(&report.id)?;
     let messages = &node.messages;
-    let open = messages.store.run(move |db| rows::open_number(db, id)).await;
+    let open = messages
+        .store
+        .run(move |db| rows::open_number(db, id))
+        .await;
     let number = open.map_err(|error| super::manage::failed(&error))?;
     let mut text = report.text;
     text.truncate(text.floor_char_boundary(limits::MAX_PROGRESS_TEXT));

@@ -65,10 +65,8 @@ fn withdraw_sent(db: &Connection, id: MessageId, now: u64) -> Result<SenderWithd
     if state.is_final() {
         return Ok(SenderWithdrawal::TooLate(state));
     }
-    db.prepare_cached(
-        "UPDATE sent SET withdrawn_at = ?2 WHERE id = ?1 AND withdrawn_at IS NULL",
-    )?
-    .execute(params![Id(&id), now.cast_signed()])?;
+    db.prepare_cached("UPDATE sent SET withdrawn_at = ?2 WHERE id = ?1 AND withdrawn_at IS NULL")?
+        .execute(params![Id(&id), now.cast_signed()])?;
     let news = SenderNews::Withdrawn { offered };
     if sender_state(state, news).is_none() {
         return Ok(SenderWithdrawal::Tell(node));
@@ -162,7 +160,9 @@ pub(super) fn receive(
                 };
                 let cancelled = MessageState::Cancelled;
                 let ended = rows::end_message(db, own, number, cancelled, &end, now)?;
-                withdrawn.ended.extend(ended.map(|(_, size)| (number, size)));
+                withdrawn
+                    .ended
+                    .extend(ended.map(|(_, size)| (number, size)));
             }
             Withdrawal::Interrupt => {
                 db.prepare_cached("UPDATE inbox SET withdrawn = 1 WHERE seq = ?1")?
