@@ -35,7 +35,7 @@ use hailwire_wire::{
 };
 
 use crate::{
-    args::{Cli, Command, HeaderField, agent, callout, inbox, lead, node, other, topics},
+    args::{Cli, Command, HeaderField, agent, callout, inbox, lead, node, other, task, topics},
     serve::{
         agent_spec::{AgentSpec, default_max},
         agents_file,
@@ -140,6 +140,15 @@ pub(crate) enum Action {
         lease: Duration,
     },
     InboxAck(admin::MessageVerdict),
+    TaskSubmit {
+        call: CallPlan,
+        durable: DurablePlan,
+    },
+    TaskStatus(String),
+    TaskWait(String),
+    TaskCancel(String),
+    TaskList(admin::MessageQuery),
+    TaskProgress(admin::TaskProgressReport),
     Publish(PublishPlan),
     Subscribe(SubscribePlan),
     TopicList,
@@ -311,6 +320,10 @@ pub(crate) struct DurablePlan {
     /// Whether an answer is wanted.
     pub(crate) answered: bool,
     pub(crate) in_order: bool,
+    /// For how long it is kept after its end.
+    pub(crate) keep: Duration,
+    /// How often it is tried at most, where the user says.
+    pub(crate) attempts: Option<u32>,
     pub(crate) wait: bool,
 }
 
@@ -438,6 +451,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             }
         }
         Command::Inbox(inbox::InboxArgs { command }) => plan_inbox(command),
+        Command::Task(task::TaskArgs { command }) => plan_task(command, &global, around)?,
         Command::Pub(publish) => Action::Publish(PublishPlan {
             topic: publish.topic.to_string(),
             body: body_source(publish.body.as_deref(), around),
@@ -729,6 +743,8 @@ fn plan_durable(call: CallPlan, kept: &inbox::DurableArgs, answered: bool) -> Ac
         durable: DurablePlan {
             answered,
             in_order: !kept.any_order,
+            keep: kept.keep,
+            attempts: kept.attempts,
             wait: kept.wait,
         },
     }
@@ -832,6 +848,53 @@ fn plan_state(command: topics::StateCommand, around: &ProcessSurroundings) -> Ac
     }
 }
 
+fn plan_task(
+    command: task::TaskCommand,
+    global: &GlobalArgs,
+    around: &ProcessSurroundings,
+) -> Result<Action, CommandFailure> {
+    use task::TaskCommand as C;
+    Ok(match command {
+        C::Submit(args) => {
+            let input = body_source(args.input.as_deref(), around);
+            let call = plan_call(args.to, input, args.envelope, global)?;
+            Action::TaskSubmit {
+                call: CallPlan {
+                    deadline: Some(args.expires),
+                    ..call
+                },
+                durable: DurablePlan {
+                    answered: true,
+                    in_order: !args.any_order,
+                    keep: args.keep,
+                    attempts: args.attempts,
+                    wait: args.wait,
+                },
+            }
+        }
+        C::Status { id } => Action::TaskStatus(id.to_string()),
+        C::Wait { id } => Action::TaskWait(id.to_string()),
+        C::Cancel { id } => Action::TaskCancel(id.to_string()),
+        C::List { state } => Action::TaskList(admin::MessageQuery {
+            sent: true,
+            tasks: Some(state.iter().map(|state| state.name().to_owned()).collect()),
+            ..admin::MessageQuery::default()
+        }),
+        C::Progress {
+            done,
+            total,
+            text,
+            id,
+        } => Action::TaskProgress(admin::TaskProgressReport {
+            id: id.map(|id| id.to_string()).unwrap_or_default(),
+            attempt: 0,
+            done,
+            total,
+            text,
+        }),
+    })
+}
+
 fn plan_inbox(command: inbox::InboxCommand) -> Action {
     use inbox::InboxCommand as C;
     let names = |states: Vec<MessageState>| {
@@ -859,7 +922,7 @@ fn plan_inbox(command: inbox::InboxCommand) -> Action {
             sent: true,
             agent: to.map(|to| to.to_string()).unwrap_or_default(),
             states: names(state),
-            most: 0,
+            ..admin::MessageQuery::default()
         }),
         C::Show { id } => Action::InboxShow(id.to_string()),
         C::Wait { id, until } => Action::InboxWait {

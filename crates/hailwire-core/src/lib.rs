@@ -30,6 +30,7 @@
 //! | [`port_mapping`] | when a router is asked for a port |
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
+//! | [`progress_reports`], [`task_state`] | when a sender is told how far an agent is with its message; what a durable call is called as a task |
 //! | [`topics`] | who gets what is published, and what those lose who read too slowly |
 //! | [`kept_topics`], [`state_values`] | which messages a node keeps and which go, and what a named subscriber has confirmed; which node's value of a key counts |
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
@@ -68,6 +69,7 @@ pub mod path_silence;
 pub mod peer_table;
 pub mod pending;
 pub mod port_mapping;
+pub mod progress_reports;
 pub mod quorum;
 pub mod rate_limit;
 pub mod receive_window;
@@ -75,6 +77,7 @@ pub mod relay_share;
 mod remote;
 pub mod routing;
 pub mod state_values;
+pub mod task_state;
 #[cfg(test)]
 mod testing;
 pub mod topics;

@@ -36,6 +36,15 @@ pub const MAX_BATCH: usize = 1024;
 /// Most bytes of a batch of messages between nodes: room for one message of [`MAX_SEND_BODY`] with its header.
 pub const MAX_BATCH_BYTES: usize = 17 * 1024 * 1024;
 
+/// Most attempts that the sender of a durable message may ask for.
+pub const MAX_MESSAGE_ATTEMPTS: u32 = 100;
+
+/// Longest text with which an agent says how far it is with a message, in bytes.
+pub const MAX_PROGRESS_TEXT: usize = 256;
+
+/// Most bytes of an answer that are told before it is whole.
+pub const MAX_PARTIAL: usize = 256 * 1024;
+
 /// Largest signed record.
 pub const MAX_RECORD: usize = 64 * 1024;
 

@@ -74,6 +74,10 @@ pub mod method {
     pub const MESSAGE_TAKE: &str = "message.take";
     /// [`super::MessageVerdict`] → [`super::MessageRow`].
     pub const MESSAGE_ACK: &str = "message.ack";
+    /// [`super::MessageSelector`] → [`super::MessageRow`]: one that was sent from here is withdrawn. It has its end at once, or once its receipt comes.
+    pub const TASK_CANCEL: &str = "task.cancel";
+    /// [`super::TaskProgressReport`] → nothing: an agent of this machine says how far it is.
+    pub const TASK_PROGRESS: &str = "task.progress";
     /// A batch of messages and receipts, in MessagePack, as `spec/messages.md` says; for trusted peers alone.
     pub const MESSAGES: &str = "messages";
     /// Records in MessagePack, as `spec/topics.md` says → [`super::PublishReceipt`].
@@ -793,9 +797,26 @@ pub struct MessageQuery {
     pub agent: String,
     /// In these states; none for all.
     pub states: Vec<String>,
+    /// Of those that were sent, calls alone, in these states of a task; none for all: `submitted`, `working`, `completed`, `failed`,
+    /// `cancelled` or `rejected`. Absent for sends too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<String>>,
     /// At most so many; 0 for as many as there are, up to 1,000.
     pub most: u32,
 }
+
+/// The field in which an agent finds the id of the durable message that it is handed.
+pub const MESSAGE_ID_FIELD: &str = "hail-message-id";
+
+/// The field in which an agent finds how often the message was handed over, this time included.
+pub const MESSAGE_ATTEMPT_FIELD: &str = "hail-message-attempt";
+
+/// The field of a durable call that says for how many milliseconds its sender's node keeps it after its end: seven days where it is absent, 30 at most.
+pub const KEEP_FIELD: &str = "hail-message-keep";
+
+/// The field of a durable call or send that says how often it is tried at most: as often as the receiver's node says where it is
+/// absent, 100 times at most.
+pub const ATTEMPTS_FIELD: &str = "hail-message-attempts";
 
 /// A durable message, as the sender's or the receiver's node knows it. Times are unix milliseconds of that node's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -813,8 +834,11 @@ pub struct MessageRow {
     pub from: String,
     /// The node at the other end.
     pub node: Option<NodeId>,
-    /// `stored`, `delivered`, `taken`, `acknowledged`, `answered`, `dead`, `expired`, `unknown` or `dropped`.
+    /// `stored`, `delivered`, `taken`, `acknowledged`, `answered`, `dead`, `expired`, `unknown`, `dropped` or `cancelled`.
     pub state: String,
+    /// The state of a durable call that was sent from here, as a task: `submitted`, `working`, `completed`, `failed`, `cancelled`
+    /// or `rejected`. Empty of anything else.
+    pub task: String,
     /// How often an agent was handed it.
     pub attempts: u32,
     /// Bytes of its body.
@@ -823,8 +847,16 @@ pub struct MessageRow {
     pub stored_at_ms: u64,
     /// When the receiver's node had it on disk, as far as this node knows.
     pub delivered_at_ms: Option<u64>,
+    /// When this node, from which it was sent, learned that the last attempt had begun; one that ends within a second is not told.
+    pub started_at_ms: Option<u64>,
+    /// When its sender withdrew it.
+    pub withdrawn_at_ms: Option<u64>,
     /// When it had its end.
     pub ended_at_ms: Option<u64>,
+    /// Until when its row is kept, of one that was sent from here and has its end.
+    pub kept_until_ms: Option<u64>,
+    /// How far the agent said that it is, in the last attempt.
+    pub progress: Option<TaskProgress>,
     /// When it is worth nothing any more.
     pub expires_at_ms: u64,
     /// Why it did not succeed: the name of a status code; empty where it did, or has no end yet.
@@ -852,6 +884,52 @@ pub struct MessageDetail {
     pub answer_type: String,
     /// The answer of a durable call.
     pub answer: MessageContent,
+    /// What is known of the answer while it is not whole, up to its first 256 KiB, in the last attempt.
+    pub partial: MessageContent,
+    /// Bytes of it.
+    pub partial_bytes: u64,
+}
+
+/// How far an agent is with a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskProgress {
+    /// When this node learned of it.
+    pub at_ms: u64,
+    /// How much is done, in units of the agent's own.
+    pub done: u64,
+    /// How much there is to do; 0 where the agent does not know.
+    pub total: u64,
+    /// What it is at.
+    pub text: String,
+}
+
+/// What an agent says of a message that it has in hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskProgressReport {
+    /// Which message: the field `hail-message-id` of what it was handed.
+    pub id: String,
+    /// Which attempt, from the field `hail-message-attempt`: what an earlier one says is refused. 0 for the one that is under way.
+    pub attempt: u32,
+    /// How much is done, in units of the agent's own.
+    pub done: u64,
+    /// How much there is to do; 0 where the agent does not know.
+    pub total: u64,
+    /// What it is at; its first 256 bytes are kept.
+    pub text: String,
+}
+
+/// What somebody who waits knows of a message already.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageSeen {
+    /// [`MessageRow::attempts`].
+    pub attempts: u32,
+    /// [`TaskProgress::at_ms`]; 0 for none.
+    pub progress_at_ms: u64,
+    /// [`MessageDetail::partial_bytes`].
+    pub partial_bytes: u64,
 }
 
 /// To whom messages went that were published.
@@ -1098,6 +1176,9 @@ pub struct MessageWait {
     pub id: String,
     /// Until it is at least so far: `delivered`, for example; empty for its end.
     pub state: String,
+    /// Until there is anything of progress that is not known yet; absent to wait for its state alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seen: Option<MessageSeen>,
     /// For so many milliseconds; 0 for as long as the node waits, which is five minutes.
     pub timeout_ms: u64,
 }

@@ -11,6 +11,7 @@ pub(crate) mod inbox;
 pub(crate) mod lead;
 pub(crate) mod node;
 pub(crate) mod other;
+pub(crate) mod task;
 pub(crate) mod topics;
 mod value;
 
@@ -62,6 +63,7 @@ pub(crate) enum Command {
     Dispatch(agent::DispatchArgs),
     Send(agent::SendArgs),
     Inbox(inbox::InboxArgs),
+    Task(task::TaskArgs),
     Pub(topics::PubArgs),
     Sub(topics::SubArgs),
     Topics(topics::TopicsArgs),

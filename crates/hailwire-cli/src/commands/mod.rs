@@ -47,6 +47,7 @@ mod service;
 mod state;
 mod status;
 mod stream;
+mod task;
 mod top;
 mod topics;
 mod trust;
@@ -132,6 +133,12 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
             short(common, inbox::take(run, agent, most, lease))
         }
         Action::InboxAck(verdict) => short(common, inbox::ack(run, verdict)),
+        Action::TaskSubmit { call, durable } => long(common, task::submit(run, call, &durable)),
+        Action::TaskStatus(id) => short(common, task::status(run, id)),
+        Action::TaskWait(id) => long(common, task::wait_for(run, id)),
+        Action::TaskCancel(id) => short(common, task::cancel(run, id)),
+        Action::TaskList(query) => short(common, task::list(run, query)),
+        Action::TaskProgress(report) => short(common, task::progress(run, report)),
         Action::Publish(publish) => short(common, topics::publish(run, publish)),
         Action::Lead(lead) => on_one_core(common, lead::run(run, lead)),
         Action::Leases(query) => short(common, lead::list(run, query)),

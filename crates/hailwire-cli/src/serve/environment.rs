@@ -63,7 +63,8 @@ pub(crate) fn variables(
     }
 }
 
-fn variable_name(field: &str) -> String {
+/// The variable in which a program finds a header field.
+pub(crate) fn variable_name(field: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() {
             c.to_ascii_uppercase()

@@ -66,6 +66,7 @@ pages! {
     guide_reports: "docs/guide/reports.md",
     guide_rust_library: "docs/guide/rust-library.md",
     guide_serving_programs: "docs/guide/serving-programs.md",
+    guide_tasks: "docs/guide/tasks.md",
     guide_tcp_only: "docs/guide/tcp-only.md",
     guide_two_machines: "docs/guide/two-machines.md",
     reference_bench_subjects: "docs/reference/bench-subjects.md",

@@ -46,6 +46,7 @@ mod siege;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod socket_owners;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod tasks;
 mod test_nodes;
 #[expect(
     clippy::unwrap_used,

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `call` | a call or a raw stream being prepared, and how it is made |
 //! | `byte_stream` | a raw stream as bytes |
+//! | `tasks` | durable calls by their ids, and saying how far one is |
 //! | `topics`, `state` | publishing and subscribing; values that many share |
 //! | `serving` | an agent on offer, and the attached program's side of being called |
 
@@ -14,6 +15,7 @@ mod byte_stream;
 mod call;
 mod serving;
 mod state;
+mod tasks;
 mod topics;
 
 use std::{io, sync::Arc};

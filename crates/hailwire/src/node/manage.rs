@@ -122,6 +122,8 @@ async fn manage(
             let name: String = parse(&body)?;
             json(&topics::forget(&node, &name).await?)
         }
+        method::TASK_CANCEL => json(&messages::cancel(&node, &parse(&body)?).await?),
+        method::TASK_PROGRESS => json(&messages::report(&node, parse(&body)?).await?),
         method::SHUTDOWN => {
             let shutdown: admin::ShutdownRequest = parse(&body)?;
             node.lifecycle

@@ -197,7 +197,7 @@ impl NodeBuilder {
             path: shown(&database),
             source,
         })?;
-        let messages = messages::Messages::open(&database, id)?;
+        let messages = messages::Messages::open(&database, id, self.config.messages.policy())?;
         let database = data.topics();
         paths::private_database(&database).map_err(|source| StartError::DataDir {
             path: shown(&database),
@@ -256,6 +256,11 @@ impl NodeBuilder {
             keep("handing over messages", &inner, messages::deliver),
             keep("sending messages", &inner, messages::exchange),
             keep("expiring messages", &inner, messages::keep_clean),
+            keep(
+                "telling progress of messages",
+                &inner,
+                messages::report_progress,
+            ),
             keep("asking peers for topics", &inner, topics::follow_peers),
             keep(
                 "removing old messages of topics",

@@ -50,6 +50,7 @@ mod socket;
 #[expect(unreachable_pub, reason = "the fuzz target uses it too")]
 mod strange_tcp;
 mod synced;
+mod tasks;
 mod tcp;
 mod test_node;
 mod topics;

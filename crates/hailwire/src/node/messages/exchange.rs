@@ -8,7 +8,8 @@ use hailwire_wire::{
     Code, NodeId, Status, header,
     limits::{self, MAX_BATCH, MAX_BATCH_BYTES},
     messages::{
-        BatchAnswer, MessageBatch, MessageId, OfferedMessage, decode_batch, is_offered_again,
+        BatchAnswer, MessageBatch, MessageId, MessageProgress, MessageReceipt, OfferedMessage,
+        decode_batch, is_offered_again,
     },
 };
 use tokio::time::timeout;
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 use super::{
     lane, locked, millis, now_ms,
     rows::{self, MessageEnd, NewMessage, OpenEntry},
+    tasks, withdrawal,
 };
 use crate::{
     admin::{self, method},
@@ -83,18 +85,35 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
     let store = &node.messages.store;
     // A message is read once there is a way for it.
     let session = tunnel::tunnel_to(node, peer).await?;
-    let (messages, receipts) = store
-        .run(move |db| rows::next_batch(db, peer, MAX_BATCH, BATCH_BYTES))
+    let (withdrawals, (messages, receipts)) = store
+        .run(move |db| {
+            let withdrawals = withdrawal::to_tell(db, peer, MAX_BATCH)?;
+            // An offer may still be on its way of what is withdrawn, and what follows would overtake it: all of them go first.
+            let most = if withdrawals.len() < MAX_BATCH {
+                MAX_BATCH
+            } else {
+                0
+            };
+            Ok((withdrawals, rows::next_batch(db, peer, most, BATCH_BYTES)?))
+        })
         .await
         .map_err(|error| super::not_stored(&error))?;
-    if messages.is_empty() && receipts.is_empty() {
+    let reports = Reports::take(&node.messages, peer);
+    let nothing = messages.is_empty() && receipts.is_empty() && withdrawals.is_empty();
+    if nothing && reports.progress.is_empty() {
         return Ok(BatchOutcome::Nothing);
     }
     let now = now_ms();
     let messages: Vec<OfferedMessage> = messages.into_iter().map(|m| for_the_way(m, now)).collect();
     let ids: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
     let told: Vec<MessageId> = receipts.iter().map(|receipt| receipt.id).collect();
-    let batch = MessageBatch { messages, receipts };
+    let withdrawn = withdrawals.clone();
+    let batch = MessageBatch {
+        messages,
+        receipts,
+        withdrawals,
+        progress: reports.progress.clone(),
+    };
     let _asking = session.count();
     let body = header::encode(&batch);
     let asked = tunnel::ask_node(&session, method::MESSAGES, body, MAX_ANSWER);
@@ -107,13 +126,16 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
             format!("the answer to messages cannot be read: {error}"),
         )
     })?;
-    let full = answer
-        .messages
-        .iter()
-        .any(|status| is_offered_again(status.code));
+    reports.noted();
+    let mut statuses = answer.messages.iter().chain(&answer.withdrawals);
+    let full = statuses.any(|status| is_offered_again(status.code));
     let left = store
         .run(move |db| {
             rows::note_told(db, peer, &told)?;
+            let noted = withdrawn.into_iter().zip(&answer.withdrawals);
+            let noted = noted.filter(|(_, status)| status.code == Code::Ok);
+            let noted: Vec<MessageId> = noted.map(|(id, _)| id).collect();
+            withdrawal::told(db, peer, &noted)?;
             let mut left = Vec::new();
             for (id, status) in ids.into_iter().zip(answer.messages) {
                 let news = match status.code {
@@ -137,6 +159,35 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
         true => BatchOutcome::Full,
         false => BatchOutcome::Taken,
     })
+}
+
+/// Progress that is on its way, which goes again unless it is noted.
+struct Reports<'a> {
+    messages: &'a super::Messages,
+    numbers: Vec<u64>,
+    progress: Vec<MessageProgress>,
+}
+
+impl<'a> Reports<'a> {
+    fn take(messages: &'a super::Messages, peer: NodeId) -> Self {
+        let (numbers, progress) = messages.reports(peer).into_iter().unzip();
+        Self {
+            messages,
+            numbers,
+            progress,
+        }
+    }
+
+    fn noted(mut self) {
+        let numbers = std::mem::take(&mut self.numbers);
+        self.messages.reported(&numbers, true);
+    }
+}
+
+impl Drop for Reports<'_> {
+    fn drop(&mut self) {
+        self.messages.reported(&self.numbers, false);
+    }
 }
 
 /// The time that is left, so that clocks need not agree.
@@ -172,7 +223,6 @@ pub(crate) async fn received(
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     drop(body);
     let now = now_ms();
-    let receipts = batch.receipts;
     let checked: Vec<Result<NewMessage, Status>> = batch
         .messages
         .into_iter()
@@ -202,34 +252,46 @@ pub(crate) async fn received(
         .iter()
         .map(|message| message.body.len() as u64)
         .collect();
+    if !batch.receipts.is_empty() {
+        node.messages.look_after(super::LOOK_AFTER_END);
+    }
+    let (receipts, withdrawals, progress) = (batch.receipts, batch.withdrawals, batch.progress);
+    let own = node.id();
     let written = node
         .messages
         .store
         .run(move |db| {
-            let mut left = Vec::new();
-            for receipt in &receipts {
-                let news = SenderNews::Receipt(receipt.state);
-                let end = MessageEnd {
-                    status: receipt.status.clone(),
-                    head: receipt.head.clone(),
-                    answer: receipt.answer.clone(),
-                };
-                let size = rows::learn(db, peer, receipt.id, news, &end, receipt.attempts, now)?;
-                left.extend(size.map(|size| (peer, size)));
+            for told in &progress {
+                tasks::learn_progress(db, peer, told, now)?;
+            }
+            let left = learn_receipts(db, peer, &receipts, now)?;
+            // Before messages, so that what follows a withdrawn one does not overtake it.
+            let withdrawn = withdrawal::receive(db, own, peer, &withdrawals, now)?;
+            if withdrawn.refused().is_some() {
+                return Ok((Vec::new(), left, withdrawn));
             }
             let numbers = kept
                 .iter()
                 .map(|message| rows::insert_inbox(db, peer, message));
             let numbers: Vec<_> = numbers.collect::<rusqlite::Result<_>>()?;
-            Ok((kept.into_iter().zip(numbers).collect::<Vec<_>>(), left))
+            let written = kept.into_iter().zip(numbers).collect::<Vec<_>>();
+            Ok((written, left, withdrawn))
         })
         .await;
-    let (written, left) = written.map_err(|error| {
+    let release_all = || {
         for size in &sizes {
             locked(&node.messages.came).release(peer, *size);
         }
+    };
+    let (written, left, withdrawn) = written.map_err(|error| {
+        release_all();
         super::not_stored(&error)
     })?;
+    if let Some(status) = withdrawn.refused() {
+        release_all();
+        statuses.fill(status.clone());
+    }
+    node.messages.carry_out(own, peer, &withdrawn).await;
     node.messages.left(left);
     for (message, number) in written {
         let size = message.body.len() as u64;
@@ -248,8 +310,32 @@ pub(crate) async fn received(
     }
     node.messages.inbox_changed.notify_one();
     node.messages.note_change();
-    let answer = BatchAnswer { messages: statuses };
+    let answer = BatchAnswer {
+        messages: statuses,
+        withdrawals: withdrawn.statuses,
+    };
     Ok(Response::new(Bytes::from(header::encode(&answer))))
+}
+
+/// Writes down how messages ended. Returns the sizes of those that waited to leave.
+fn learn_receipts(
+    db: &rusqlite::Connection,
+    peer: NodeId,
+    receipts: &[MessageReceipt],
+    now: u64,
+) -> rusqlite::Result<Vec<(NodeId, u64)>> {
+    let mut left = Vec::new();
+    for receipt in receipts {
+        let news = SenderNews::Receipt(receipt.state);
+        let end = MessageEnd {
+            status: receipt.status.clone(),
+            head: receipt.head.clone(),
+            answer: receipt.answer.clone(),
+        };
+        let size = rows::learn(db, peer, receipt.id, news, &end, receipt.attempts, now)?;
+        left.extend(size.map(|size| (peer, size)));
+    }
+    Ok(left)
 }
 
 /// Whether a peer's message may be kept: it could be called now.
@@ -303,6 +389,8 @@ fn check(
         key: None,
         stored_at: now,
         expires_at: now.saturating_add(millis(expiry)),
+        keep: 0,
+        max_attempts: message.attempts.min(limits::MAX_MESSAGE_ATTEMPTS),
     })
 }
 

@@ -32,30 +32,6 @@ const LONGEST_PATIENCE: Duration = Duration::from_millis(2);
 /// Pages of the log after which it is written back: a longer log means fewer interruptions.
 const CHECKPOINT_PAGES: u32 = 4000;
 
-pub(super) const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS sent (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, node BLOB NOT NULL,
-        target TEXT NOT NULL, call INTEGER NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL,
-        size INTEGER NOT NULL, key TEXT, state INTEGER NOT NULL, offered INTEGER NOT NULL DEFAULT 0,
-        attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        delivered_at INTEGER, ended_at INTEGER, status BLOB, head BLOB, answer BLOB) STRICT;
-    CREATE UNIQUE INDEX IF NOT EXISTS sent_key ON sent (key) WHERE key IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS sent_waiting ON sent (node, seq) WHERE state = 0;
-    CREATE INDEX IF NOT EXISTS sent_expiring ON sent (expires_at) WHERE state = 0;
-    CREATE INDEX IF NOT EXISTS sent_ended ON sent (ended_at) WHERE ended_at IS NOT NULL;
-    CREATE TABLE IF NOT EXISTS inbox (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, origin BLOB NOT NULL, id BLOB NOT NULL,
-        agent TEXT NOT NULL, sender TEXT NOT NULL, in_order INTEGER NOT NULL, call INTEGER NOT NULL,
-        header BLOB NOT NULL, body BLOB NOT NULL, size INTEGER NOT NULL, state INTEGER NOT NULL,
-        attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        ended_at INTEGER, status BLOB, head BLOB, answer BLOB, told INTEGER NOT NULL DEFAULT 0,
-        UNIQUE (origin, id)) STRICT;
-    CREATE INDEX IF NOT EXISTS inbox_open ON inbox (agent, seq) WHERE state IN (1, 2);
-    CREATE INDEX IF NOT EXISTS inbox_expiring ON inbox (expires_at) WHERE state = 1;
-    CREATE INDEX IF NOT EXISTS inbox_untold ON inbox (origin, seq) WHERE told = 0 AND ended_at IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS inbox_ended ON inbox (ended_at) WHERE told = 1;
-";
-
 /// A write or read of messages failed.
 #[derive(Clone, Debug, Error)]
 #[error("the messages on disk cannot be used: {reason}")]
@@ -212,6 +188,7 @@ fn transaction(
 ) -> rusqlite::Result<()> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let begun = Instant::now();
+    let changes = connection.total_changes();
     let mut next = Some(first);
     while let Some(job) = next {
         connection.prepare_cached("SAVEPOINT job")?.execute([])?;
@@ -228,7 +205,10 @@ fn transaction(
     }
     let committing = Instant::now();
     connection.execute_batch("COMMIT")?;
-    gathering.committed(told.len(), committing.elapsed());
+    // Whoever only reads costs no sync, and tells nothing of those who write.
+    if connection.total_changes() != changes {
+        gathering.committed(told.len(), committing.elapsed());
+    }
     Ok(())
 }
 
