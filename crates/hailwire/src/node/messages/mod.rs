@@ -2,6 +2,7 @@
 //! them. What becomes of each is decided in [`hailwire_core::delivery`], which is next in [`hailwire_core::inbox_schedule`] and
 //! [`hailwire_core::message_exchange`]; here it is written down, sent and handed over.
 
+mod bodies;
 mod deliver;
 mod exchange;
 pub(super) mod manage;

@@ -18,7 +18,10 @@ use rusqlite::{
     types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
 };
 
-use super::tasks;
+use super::{
+    bodies::{self, BodyOf},
+    tasks,
+};
 use crate::admin::MessageRow;
 
 /// A message that a program of this machine sends.
@@ -162,7 +165,7 @@ pub(super) fn send(db: &Connection, own: NodeId, message: &NewMessage) -> Result
     };
     let (header, body): (&[u8], &[u8]) = match here {
         true => (&[], &[]),
-        false => (&message.header, &message.body),
+        false => (&message.header, bodies::in_row(&message.body)),
     };
     db.prepare_cached(
         "INSERT INTO sent (id, node, target, call, header, body, size, key, state, stored_at, \
@@ -187,7 +190,11 @@ pub(super) fn send(db: &Connection, own: NodeId, message: &NewMessage) -> Result
     ])?;
     let number = match here {
         true => insert_inbox(db, own, message)?,
-        false => None,
+        false => {
+            let seq = db.last_insert_rowid();
+            bodies::keep(db, BodyOf::Sent, seq, &message.body)?;
+            None
+        }
     };
     Ok(StoredMessage {
         id: message.id,
@@ -217,14 +224,19 @@ pub(super) fn insert_inbox(
             message.durable != Durability::AnyOrder,
             message.call,
             message.header,
-            message.body,
+            bodies::in_row(&message.body),
             message.body.len() as i64,
             MessageState::Delivered as u8,
             message.stored_at.cast_signed(),
             message.expires_at.cast_signed(),
             message.max_attempts,
         ])?;
-    Ok((inserted > 0).then(|| db.last_insert_rowid().cast_unsigned()))
+    if inserted == 0 {
+        return Ok(None);
+    }
+    let seq = db.last_insert_rowid();
+    bodies::keep(db, BodyOf::Inbox, seq, &message.body)?;
+    Ok(Some(seq.cast_unsigned()))
 }
 
 /// At the start: what was in an agent's hands is nobody's. Returns what has no end yet, and the peers for which something waits.
@@ -314,11 +326,12 @@ pub(super) fn next_batch(
     )?;
     let mut rows = waiting.query(params![Key(&peer), most as i64])?;
     while let Some(row) = rows.next()? {
+        let seq = row.get("seq")?;
         let message = OfferedMessage {
             id: id_of(row)?,
             call: row.get("call")?,
             header: row.get("header")?,
-            body: row.get("body")?,
+            body: bodies::read(db, BodyOf::Sent, seq, row.get("body")?)?,
             attempts: row.get("max_attempts")?,
         };
         let size = message.header.len() + message.body.len() + 64;
@@ -326,7 +339,7 @@ pub(super) fn next_batch(
             break;
         }
         room = room.saturating_sub(size);
-        last = row.get("seq")?;
+        last = seq;
         messages.push(message);
     }
     drop(rows);
@@ -382,32 +395,35 @@ pub(super) fn learn(
     now: u64,
 ) -> Result<Option<u64>> {
     let known = db
-        .prepare_cached("SELECT state, size FROM sent WHERE id = ?1 AND node = ?2")?
+        .prepare_cached("SELECT seq, state, size FROM sent WHERE id = ?1 AND node = ?2")?
         .query_row(params![Id(&id), Key(&peer)], |row| {
             let size = row.get::<_, i64>("size")?.cast_unsigned();
-            Ok((state_of(row, "state")?, size))
+            Ok((row.get("seq")?, state_of(row, "state")?, size))
         })
         .optional()?;
-    let Some((before, size)) = known else {
+    let Some((seq, before, size)) = known else {
         return Ok(None);
     };
     let Some(next) = sender_state(before, news) else {
         return Ok(None);
     };
     let left = (before == MessageState::Stored).then_some(size);
+    if left.is_some() {
+        bodies::remove(db, BodyOf::Sent, seq, size)?;
+    }
     if !next.is_final() {
         db.prepare_cached(
-            "UPDATE sent SET state = ?2, delivered_at = ?3, header = x'', body = x'' WHERE id = ?1",
+            "UPDATE sent SET state = ?2, delivered_at = ?3, header = x'', body = x'' WHERE seq = ?1",
         )?
-        .execute(params![Id(&id), next as u8, now.cast_signed()])?;
+        .execute(params![seq, next as u8, now.cast_signed()])?;
         return Ok(left);
     }
     db.prepare_cached(
         "UPDATE sent SET state = ?2, attempts = ?3, ended_at = ?4, status = ?5, head = ?6, answer = ?7, \
-         header = x'', body = x'', partial = CASE WHEN ?2 = 4 THEN x'' ELSE partial END WHERE id = ?1",
+         header = x'', body = x'', partial = CASE WHEN ?2 = 4 THEN x'' ELSE partial END WHERE seq = ?1",
     )?
     .execute(params![
-        Id(&id),
+        seq,
         next as u8,
         attempts,
         now.cast_signed(),
@@ -437,7 +453,11 @@ pub(super) fn take(db: &Connection, number: MessageNumber) -> Result<Option<Take
                 expires_at: row.get::<_, i64>("expires_at")?.cast_unsigned(),
             })
         });
-    taken.optional()
+    let Some(mut taken) = taken.optional()? else {
+        return Ok(None);
+    };
+    taken.body = bodies::read(db, BodyOf::Inbox, number.cast_signed(), taken.body)?;
+    Ok(Some(taken))
 }
 
 /// What was written down of an attempt that is over.
@@ -551,6 +571,9 @@ pub(super) fn end_message(
     let Some((origin, id, size, attempts)) = ended else {
         return Ok(None);
     };
+    if !keeps_body {
+        bodies::remove(db, BodyOf::Inbox, number.cast_signed(), size)?;
+    }
     if origin == own {
         learn(db, own, id, SenderNews::Receipt(state), end, attempts, now)?;
         note_told(db, own, &[id])?;
@@ -635,9 +658,14 @@ pub(super) fn forget(db: &Connection, now: u64, came_before: u64) -> Result<()> 
         "DELETE FROM sent WHERE ended_at IS NOT NULL AND ended_at + keep < ?1",
         [now.cast_signed()],
     )?;
+    let came_before = [came_before.cast_signed()];
+    db.execute(
+        "DELETE FROM inbox_body WHERE seq IN (SELECT seq FROM inbox WHERE told = 1 AND ended_at < ?1)",
+        came_before,
+    )?;
     db.execute(
         "DELETE FROM inbox WHERE told = 1 AND ended_at < ?1",
-        [came_before.cast_signed()],
+        came_before,
     )?;
     Ok(())
 }
@@ -654,12 +682,14 @@ pub(super) struct FoundMessage {
     pub(super) partial: Vec<u8>,
 }
 
-const SENT_COLUMNS: &str = "id, node, target, call, header, body, size, state, attempts, stored_at, \
-     expires_at, delivered_at, ended_at, status, head, answer, withdrawn_at, started_at, progress_at, \
-     done, total, progress_text, partial, keep";
+/// What a list says of a message, which is nothing large.
+const SENT_COLUMNS: &str = "id, node, target, call, size, state, attempts, stored_at, expires_at, \
+     delivered_at, ended_at, status, withdrawn_at, started_at, progress_at, done, total, progress_text, \
+     keep";
 
-const INBOX_COLUMNS: &str = "id, origin, agent, sender, call, header, body, size, state, attempts, \
-     stored_at, expires_at, ended_at, status, head, answer, x'' AS partial";
+/// See [`SENT_COLUMNS`].
+const INBOX_COLUMNS: &str = "id, origin, agent, sender, call, size, state, attempts, stored_at, \
+     expires_at, ended_at, status";
 
 pub(super) fn time_of(row: &Row<'_>, column: &str) -> Result<Option<u64>> {
     Ok(row.get::<_, Option<i64>>(column)?.map(i64::cast_unsigned))
@@ -755,27 +785,30 @@ pub(super) fn list_inbox(
 /// One message, as its sender's node knows it, else as its receiver's does. Between two programs of this machine both are this node: the state and
 /// the body are those of the inbox then. What another node sent with an id that this one gave out says nothing of the message that was sent.
 pub(super) fn show(db: &Connection, own: NodeId, id: MessageId) -> Result<Option<FoundMessage>> {
-    let found = |row: &Row<'_>, shown: MessageRow| {
+    let found = |row: &Row<'_>, of: BodyOf, shown: MessageRow| {
         Ok(FoundMessage {
             row: shown,
             header: row.get("header")?,
-            body: row.get("body")?,
+            body: bodies::read(db, of, row.get("seq")?, row.get("body")?)?,
             head: row.get::<_, Option<_>>("head")?.unwrap_or_default(),
             answer: row.get::<_, Option<_>>("answer")?.unwrap_or_default(),
             partial: row.get("partial")?,
         })
     };
     let sent = db
-        .prepare_cached(&format!("SELECT {SENT_COLUMNS} FROM sent WHERE id = ?1"))?
-        .query_row([Id(&id)], |row| found(row, sent_row(row)?))
+        .prepare_cached(&format!(
+            "SELECT {SENT_COLUMNS}, seq, header, body, head, answer, partial FROM sent WHERE id = ?1"
+        ))?
+        .query_row([Id(&id)], |row| found(row, BodyOf::Sent, sent_row(row)?))
         .optional()?;
     let came = db
         .prepare_cached(&format!(
-            "SELECT {INBOX_COLUMNS} FROM inbox WHERE id = ?1 AND (origin = ?2 OR NOT ?3) \
+            "SELECT {INBOX_COLUMNS}, seq, header, body, head, answer, x'' AS partial \
+             FROM inbox WHERE id = ?1 AND (origin = ?2 OR NOT ?3) \
              ORDER BY remembered, seq LIMIT 1"
         ))?
         .query_row(params![Id(&id), Key(&own), sent.is_some()], |row| {
-            found(row, inbox_row(row)?)
+            found(row, BodyOf::Inbox, inbox_row(row)?)
         })
         .optional()?;
     Ok(match (sent, came) {
@@ -818,19 +851,31 @@ pub(super) fn retry(db: &Connection, id: MessageId, now: u64) -> Result<Option<O
 /// Removes a message that was given up here, or was sent from here and never left. Returns whether there was one, and of the latter where it was
 /// to go and its size.
 pub(super) fn remove(db: &Connection, id: MessageId) -> Result<(bool, Option<(NodeId, u64)>)> {
+    let size_of = |row: &Row<'_>| {
+        let size = row.get::<_, i64>("size")?.cast_unsigned();
+        Ok((row.get("seq")?, size))
+    };
     let came = db
-        .prepare_cached("UPDATE inbox SET state = 8, body = x'' WHERE id = ?1 AND state IN (5, 7)")?
-        .execute([Id(&id)])?;
+        .prepare_cached(
+            "UPDATE inbox SET state = 8, body = x'' WHERE id = ?1 AND state IN (5, 7) RETURNING seq, size",
+        )?
+        .query_row([Id(&id)], size_of)
+        .optional()?;
+    if let Some((seq, size)) = came {
+        bodies::remove(db, BodyOf::Inbox, seq, size)?;
+    }
     let left = db
         .prepare_cached(
-            "DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0 RETURNING node, size",
+            "DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0 RETURNING seq, node, size",
         )?
-        .query_row([Id(&id)], |row| {
-            Ok((
-                node_of(row, "node")?,
-                row.get::<_, i64>("size")?.cast_unsigned(),
-            ))
-        })
+        .query_row([Id(&id)], |row| Ok((node_of(row, "node")?, size_of(row)?)))
         .optional()?;
-    Ok((came > 0 || left.is_some(), left))
+    let left = match left {
+        None => None,
+        Some((node, (seq, size))) => {
+            bodies::remove(db, BodyOf::Sent, seq, size)?;
+            Some((node, size))
+        }
+    };
+    Ok((came.is_some() || left.is_some(), left))
 }

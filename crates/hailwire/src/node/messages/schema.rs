@@ -26,6 +26,8 @@ pub(super) const SCHEMA: &str = "
         max_attempts INTEGER NOT NULL DEFAULT 0, withdrawn INTEGER NOT NULL DEFAULT 0,
         remembered INTEGER NOT NULL DEFAULT 0,
         UNIQUE (origin, id)) STRICT;
+    CREATE TABLE IF NOT EXISTS sent_body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+    CREATE TABLE IF NOT EXISTS inbox_body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
     CREATE INDEX IF NOT EXISTS inbox_open ON inbox (agent, seq) WHERE state IN (1, 2);
     CREATE INDEX IF NOT EXISTS inbox_expiring ON inbox (expires_at) WHERE state = 1;
     CREATE INDEX IF NOT EXISTS inbox_untold ON inbox (origin, seq) WHERE told = 0 AND ended_at IS NOT NULL;
