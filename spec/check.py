@@ -19,6 +19,7 @@ from pathlib import Path
 MAX_FRAME_PAYLOAD = (1 << 24) - 1
 MAX_HEADER = 64 * 1024
 MAX_HEADER_FIELDS = 128
+MAX_TOPIC_RECORD = 1152 * 1024
 MAX_HEADER_DEPTH = 16
 MAX_METHOD = 128
 
@@ -157,6 +158,16 @@ def pairs(value):
     return isinstance(value, list) and all(texts(pair) and len(pair) == 2 for pair in value)
 
 
+def counts(value):
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and is_text(pair[0]) and integer(64)(pair[1]) for pair in value
+    )
+
+
+def is_flag(value):
+    return isinstance(value, bool)
+
+
 def is_text(value):
     return isinstance(value, str)
 
@@ -205,6 +216,35 @@ HEADERS = {
     },
     "offer": OFFER,
     "going_away": {"reason": (is_text, ALWAYS)},
+    "topic_record": {
+        "topic": (is_text, ""),
+        "node": (lambda v: isinstance(v, bytes) and len(v) == 32, None),
+        "from": (is_text, ""),
+        "content_type": (is_text, ""),
+        "headers": (pairs, []),
+        "body": (lambda v: isinstance(v, bytes), b""),
+        "sequence": (integer(64), 0),
+        "at_ms": (integer(64), 0),
+        "missed": (integer(64), 0),
+        "missed_of": (counts, []),
+        "refused": (texts, []),
+        "kept": (integer(64), 0),
+        "deleted": (is_flag, False),
+        "if_kept": (integer(64), None),
+        "log": (integer(64), 0),
+        "reached": (is_flag, False),
+        "away": (is_text, ""),
+        "settled": (is_flag, False),
+    },
+    "topic_interest": {"patterns": (texts, ALWAYS)},
+    "topic_replay": {
+        "patterns": (texts, ALWAYS),
+        "log": (integer(64), 0),
+        "after": (integer(64), 0),
+        "from": (integer(64), None),
+        "last": (integer(64), None),
+        "since_ms": (integer(64), None),
+    },
     "status": {
         "code": (integer(64), REQUIRED),
         "message": (is_text, ""),
@@ -218,14 +258,42 @@ def encode_header(kind: str, fields: dict) -> bytes:
     return pack(written(kind, fields))
 
 
+def encode_topic_records(kind: str, records: list) -> bytes:
+    """Records as they follow each other in a body."""
+    encoded = [encode_header(kind, fields) for fields in records]
+    return b"".join(struct.pack(">I", len(record)) + record for record in encoded)
+
+
+def decode_topic_records(kind: str, data: bytes) -> list:
+    records = []
+    while data:
+        if len(data) < 4:
+            raise Refused("malformed")
+        (size,) = struct.unpack_from(">I", data)
+        if size > MAX_TOPIC_RECORD:
+            raise Refused("bound")
+        record, data = data[4 : 4 + size], data[4 + size :]
+        if len(record) < size:
+            raise Refused("malformed")
+        records.append(decode_header(kind, record))
+    return records
+
+
 def written(kind: str, fields: dict) -> dict:
     """The keys of a header that are written, in their order."""
     result = {}
+    if kind == "topic_record":
+        # In the file, a key is its text and a body one, too.
+        fields = dict(fields)
+        if isinstance(fields.get("node"), str):
+            fields["node"] = decode_key(fields["node"])
+        if isinstance(fields.get("body"), str):
+            fields["body"] = fields["body"].encode()
     for key, (_, default) in HEADERS[kind].items():
         if key in fields and (default in (REQUIRED, ALWAYS) or fields[key] != default):
             result[key] = fields[key]
         elif default is ALWAYS:
-            result[key] = [] if key == "versions" else ""
+            result[key] = [] if key in ("versions", "patterns") else ""
     if kind == "offers":
         result["agents"] = [written("offer", agent) for agent in fields["agents"]]
     return result
@@ -614,6 +682,18 @@ class Check:
             data = bytes.fromhex(v["bytes"])
             self.refused(where, v["error"], decode_header, v["type"], data)
 
+    def topics(self):
+        self.headers("topics.json")
+        file = self.load("topics.json")
+        for v in file["bodies"]:
+            kind, data = v["type"], bytes.fromhex(v["bytes"])
+            self.same(f"body {v['name']}, bytes", encode_topic_records(kind, v["records"]).hex(), v["bytes"])
+            records = [written(kind, fields) for fields in v["records"]]
+            self.same(f"body {v['name']}, records", decode_topic_records(kind, data), records)
+        for v in file["refused_bodies"]:
+            where, data = f"refused body {v['name']}", bytes.fromhex(v["bytes"])
+            self.refused(where, v["error"], decode_topic_records, v["type"], data)
+
     def frames(self):
         file = self.load("frames.json")
         self.same("frame kinds", file["kinds"], KINDS)
@@ -694,6 +774,7 @@ class Check:
         self.addresses()
         self.headers("headers.json")
         self.headers("status.json")
+        self.topics()
         self.frames()
         self.records()
         self.tickets()

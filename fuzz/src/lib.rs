@@ -19,7 +19,7 @@ use hailwire_wire::{
     signed::KeyPair,
     stun::{MAX_MESSAGE, StunAnswer, StunRequest},
     ticket::{HubTicket, NodeTicket, Ticket},
-    topics::{RecordReader, Topic, TopicInterest, TopicPattern, TopicRecord},
+    topics::{RecordReader, Topic, TopicInterest, TopicPattern, TopicRecord, TopicReplay},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -108,6 +108,7 @@ pub fn header(input: &[u8]) {
     decode_and_check::<GoingAway>(input);
     decode_and_check::<Status>(input);
     decode_and_check::<TopicInterest>(input);
+    decode_and_check::<TopicReplay>(input);
     if let Ok(record) = header::decode::<TopicRecord>(input) {
         survives(&record);
         if let Ok(topic) = record.check() {
@@ -162,6 +163,10 @@ pub fn address(input: &[u8]) {
     prints_as_read::<NodeId>(&text);
     prints_as_read::<Topic>(&text);
     prints_as_read::<TopicPattern>(&text);
+    if let (Ok(pattern), Ok(topic)) = (text.parse::<TopicPattern>(), text.parse::<Topic>()) {
+        // What is a topic is the pattern of itself alone.
+        assert!(pattern.matches(&topic) && pattern.overlaps(&pattern));
+    }
 }
 
 fn prints_as_read<T>(text: &str)

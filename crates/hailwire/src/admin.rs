@@ -1089,7 +1089,7 @@ pub struct NamedSubscriberRow {
 pub struct NamedPositionRow {
     /// The node.
     pub node: NodeId,
-    /// Its name here; empty for this machine.
+    /// Its name here; of this machine its own. Empty where it has none.
     pub node_name: String,
     /// The number of the last message that it has confirmed, in that node's log.
     pub kept: u64,

@@ -15,6 +15,8 @@ pub const FILE: &str = "messages.jsonl";
 pub enum MessageRecord {
     /// A row of speed.
     Speed(MessageSpeed),
+    /// A row of publishing to many.
+    Fanout(FanoutSpeed),
     /// Something that was not measured, and why.
     Skipped(String),
     /// What became of the messages while nodes were killed.
@@ -33,6 +35,29 @@ pub struct MessageSpeed {
     /// Accepted each second.
     pub per_s: f64,
     /// Median and 99th percentile of the time to acceptance, in milliseconds; `None` where it is not measured.
+    pub p50_ms: Option<f64>,
+    /// See `p50_ms`.
+    pub p99_ms: Option<f64>,
+}
+
+/// How fast something that is published comes to many, at most once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FanoutSpeed {
+    /// What carries it.
+    pub system: String,
+    /// How many subscribe.
+    pub subscribers: u32,
+    /// Messages of 128 bytes.
+    pub messages: u64,
+    /// Published each second.
+    pub published_per_s: f64,
+    /// Delivered each second, to all subscribers together.
+    pub delivered_per_s: f64,
+    /// Deliveries that subscribers were told are lost.
+    pub told_lost: u64,
+    /// Deliveries that did not come, those among them.
+    pub not_come: u64,
+    /// Median and 99th percentile from being published to being read, in milliseconds.
     pub p50_ms: Option<f64>,
     /// See `p50_ms`.
     pub p99_ms: Option<f64>,
@@ -80,9 +105,28 @@ impl MessageRecord {
                     speed.system, speed.in_flight, speed.per_s
                 )
             }
+            Self::Fanout(fanout) => fanout.line(),
             Self::Skipped(what) => format!("skipped: {what}"),
             Self::Survival(survival) => survival.line(),
         }
+    }
+}
+
+impl FanoutSpeed {
+    fn line(&self) -> String {
+        let times = match (self.p50_ms, self.p99_ms) {
+            (Some(p50), Some(p99)) => format!(", p50 {p50:.2} ms, p99 {p99:.2} ms"),
+            _ => String::new(),
+        };
+        format!(
+            "{}, {} subscribers: {:.0} published and {:.0} delivered a second{times}; {} told lost, {} not come",
+            self.system,
+            self.subscribers,
+            self.published_per_s,
+            self.delivered_per_s,
+            self.told_lost,
+            self.not_come
+        )
     }
 }
 

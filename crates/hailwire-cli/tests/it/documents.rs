@@ -57,6 +57,7 @@ pages! {
     guide_dispatch: "docs/guide/dispatch.md",
     guide_publish_subscribe: "docs/guide/publish-subscribe.md",
     guide_coordination: "docs/guide/coordination.md",
+    guide_kept_topics: "docs/guide/kept-topics.md",
     guide_first_call: "docs/guide/first-call.md",
     guide_hub: "docs/guide/hub.md",
     guide_inspection_agents: "docs/guide/inspection-agents.md",

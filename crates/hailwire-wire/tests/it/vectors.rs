@@ -15,6 +15,7 @@ use hailwire_wire::{
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AgentOffers, AnswerHead, GoingAway, HeaderError, Hello, RegisterHeader},
     lease::{LeaseAnswer, LeaseList, LeaseRelease, LeaseReleased, LeaseRequest},
+    topics::{RecordReader, TopicInterest, TopicRecord, TopicReplay, put_record},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -177,6 +178,9 @@ fn reencode(kind: &str, bytes: &[u8], fields: Option<&Value>) -> Result<Vec<u8>,
         "offers" => one(header::decode::<AgentOffers>(bytes), fields),
         "going_away" => one(header::decode::<GoingAway>(bytes), fields),
         "status" => one(header::decode::<Status>(bytes), fields),
+        "topic_record" => one(header::decode::<TopicRecord>(bytes), fields),
+        "topic_interest" => one(header::decode::<TopicInterest>(bytes), fields),
+        "topic_replay" => one(header::decode::<TopicReplay>(bytes), fields),
         other => panic!("type {other}"),
     }
 }
@@ -232,6 +236,85 @@ fn headers_are_byte_for_byte_as_the_vectors_say() {
 #[test]
 fn statuses_are_byte_for_byte_as_the_vectors_say() {
     check_headers(load("status.json"));
+}
+
+#[derive(Deserialize)]
+struct TopicBodies {
+    bodies: Vec<GoodBody>,
+    refused_bodies: Vec<RefusedHeader>,
+}
+
+#[derive(Deserialize)]
+struct GoodBody {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+    records: Vec<Value>,
+    bytes: Hex,
+}
+
+/// The records of a body that comes in chunks of `step` bytes, each encoded again.
+fn topic_records<T: Serialize + DeserializeOwned>(
+    bytes: &[u8],
+    step: usize,
+) -> Result<Vec<T>, HeaderError> {
+    let (mut reader, mut records) = (RecordReader::default(), Vec::new());
+    for chunk in bytes.chunks(step) {
+        reader.handle_chunk(chunk);
+        while let Some(record) = reader.poll_record()? {
+            records.push(record);
+        }
+    }
+    assert!(!reader.is_amid_record());
+    Ok(records)
+}
+
+fn check_body<T>(body: &GoodBody)
+where
+    T: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    let expected = body
+        .records
+        .iter()
+        .cloned()
+        .map(serde_json::from_value::<T>);
+    let expected: Vec<T> = expected.collect::<Result<_, _>>().expect(&body.name);
+    let mut written = BytesMut::new();
+    expected
+        .iter()
+        .for_each(|record| put_record(&mut written, record));
+    assert_eq!(Hex(written.to_vec()), body.bytes, "{}", body.name);
+    for step in [1, 3, 1000] {
+        let read = topic_records::<T>(&body.bytes.0, step).expect(&body.name);
+        assert_eq!(read, expected, "{} in pieces of {step}", body.name);
+    }
+}
+
+#[test]
+fn records_of_topics_are_byte_for_byte_as_the_vectors_say() {
+    check_headers(load("topics.json"));
+    let TopicBodies {
+        bodies,
+        refused_bodies,
+    } = load("topics.json");
+    for body in &bodies {
+        match body.kind.as_str() {
+            "topic_record" => check_body::<TopicRecord>(body),
+            "topic_replay" => check_body::<TopicReplay>(body),
+            other => panic!("type {other}"),
+        }
+    }
+    for RefusedHeader {
+        name, bytes, error, ..
+    } in refused_bodies
+    {
+        let got = match topic_records::<TopicRecord>(&bytes.0, 1) {
+            Ok(_) => panic!("{name} is read"),
+            Err(HeaderError::Malformed(_)) => "malformed",
+            Err(HeaderError::Bound(_)) => "bound",
+        };
+        assert_eq!(got, error, "{name}");
+    }
 }
 
 #[derive(Deserialize)]

@@ -275,7 +275,13 @@ pub(super) async fn rows(node: &NodeInner) -> Result<Vec<NamedSubscriberRow>, St
         })
         .await?;
     let names = locked(&node.topics.kept.names);
-    let alias = |id| node.trust.alias(id).map(String::from).unwrap_or_default();
+    let alias = |id| {
+        let name = match id == node.id() {
+            true => node.name(),
+            false => node.trust.alias(id),
+        };
+        name.map(String::from).unwrap_or_default()
+    };
     let row = |(name, (patterns, _, made_ms), positions): (
         String,
         log_rows::SubscriberRow,

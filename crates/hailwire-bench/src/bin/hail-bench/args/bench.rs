@@ -221,7 +221,7 @@ pub(crate) struct SoakArgs {
 
 /// Durable messages: how many are accepted each second, and whether any is lost while the nodes are killed
 ///
-/// Beside the syncs of the disk, a bare log, and NATS JetStream and Redis where they are installed. Then one of two nodes is killed again and again while messages go
+/// Beside the syncs of the disk, a bare log, and NATS JetStream and Redis where they are installed; and what is published under topics, kept and to 1, 100 and 1,000 subscribers, beside NATS core. Then one of two nodes is killed again and again while messages go
 /// from one to the other. Exits with 1 when one is lost, comes after its end or out of order.
 #[derive(Debug, Args)]
 pub(crate) struct MessagesArgs {

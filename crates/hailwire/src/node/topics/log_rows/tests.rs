@@ -7,7 +7,7 @@ use rand_pcg::{Pcg32, rand_core::Rng as _};
 use super::*;
 
 /// Orders of events that are followed.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_000;
 
 fn database() -> Connection {
     let db = Connection::open_in_memory().unwrap();
@@ -396,4 +396,43 @@ fn names_and_positions_are_found_again() {
     assert!(remove_subscriber(&db, "audit").unwrap());
     assert!(!remove_subscriber(&db, "audit").unwrap());
     assert_eq!(positions(&db, "audit").unwrap(), []);
+}
+
+#[test]
+fn a_disk_that_is_full_takes_nothing_of_a_message_and_keeps_those_before() {
+    let db = database();
+    let rule = add_rule(&db, "a.>", ALL);
+    let pages: i64 = db
+        .pragma_query_value(None, "page_count", |row| row.get(0))
+        .unwrap();
+    db.pragma_update(None, "max_page_count", pages + 20)
+        .unwrap();
+    // As a job of the store is done: whole or not at all.
+    let put = || {
+        db.execute_batch("SAVEPOINT job").unwrap();
+        let outcome = keep(&db, &rule, message("a.b", 5000), 5);
+        let full = outcome
+            .map(kept)
+            .map_err(crate::node::messages::MessageStoreError::from);
+        if full.is_err() {
+            db.execute_batch("ROLLBACK TO job").unwrap();
+        }
+        db.execute_batch("RELEASE job").unwrap();
+        full
+    };
+    let mut accepted = 0;
+    let error = loop {
+        match put() {
+            Ok(record) => accepted = record.kept,
+            Err(error) => break error,
+        }
+    };
+    assert!(error.full && accepted > 3, "{error} after {accepted}");
+    let batch = read(&db, &[pattern(">")], 0).unwrap();
+    assert_eq!((batch.position, batch.missed), (accepted, 0));
+    assert_eq!(rule_rows(&db).unwrap()[0].usage.messages, accepted);
+    // With room again, the next has the next number.
+    db.pragma_update(None, "max_page_count", pages + 200)
+        .unwrap();
+    assert_eq!(put().unwrap().kept, accepted + 1);
 }
