@@ -14,6 +14,7 @@ use hailwire_wire::{
     capsule::{Capsule, CapsuleDecoder, CapsuleError, ConnectionHalf},
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AgentOffers, AnswerHead, GoingAway, HeaderError, Hello, RegisterHeader},
+    messages::{BatchAnswer, decode_batch},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -176,6 +177,8 @@ fn reencode(kind: &str, bytes: &[u8], fields: Option<&Value>) -> Result<Vec<u8>,
         "offers" => one(header::decode::<AgentOffers>(bytes), fields),
         "going_away" => one(header::decode::<GoingAway>(bytes), fields),
         "status" => one(header::decode::<Status>(bytes), fields),
+        "batch" => one(decode_batch(bytes), fields),
+        "batch_answer" => one(header::decode::<BatchAnswer>(bytes), fields),
         other => panic!("type {other}"),
     }
 }
@@ -221,6 +224,48 @@ fn check_headers(file: Headers) {
         };
         assert_eq!(got, error, "{kind} {name}");
     }
+}
+
+/// Fields of a vector with bytes, which stand there as `{"hex": …}`, as lists of numbers.
+fn with_bytes(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => match fields.get("hex") {
+            Some(Value::String(hex)) if fields.len() == 1 => {
+                let bytes = HEXLOWER.decode(hex.as_bytes()).expect("hex");
+                Value::Array(bytes.into_iter().map(Value::from).collect())
+            }
+            _ => {
+                let fields = fields.into_iter();
+                Value::Object(
+                    fields
+                        .map(|(key, inner)| (key, with_bytes(inner)))
+                        .collect(),
+                )
+            }
+        },
+        Value::Array(values) => Value::Array(values.into_iter().map(with_bytes).collect()),
+        other => other,
+    }
+}
+
+#[derive(Deserialize)]
+struct Batches {
+    vectors: Vec<GoodHeader>,
+    refused: Vec<RefusedHeader>,
+}
+
+#[test]
+fn batches_of_messages_are_byte_for_byte_as_the_vectors_say() {
+    let file: Batches = load("messages.json");
+    let vectors = file.vectors.into_iter().map(|vector| GoodHeader {
+        fields: with_bytes(vector.fields),
+        ..vector
+    });
+    check_headers(Headers {
+        vectors: vectors.collect(),
+        readable: Vec::new(),
+        refused: file.refused,
+    });
 }
 
 #[test]
