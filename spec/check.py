@@ -334,6 +334,57 @@ def known(kind: str, value: dict) -> dict:
     return written(kind, fields)
 
 
+# --- Batches of durable messages. In the vectors bytes stand as {"hex": "…"}.
+
+MAX_BATCH = 1024
+MAX_PROGRESS_TEXT = 256
+MAX_PARTIAL = 256 * 1024
+
+
+def with_bytes(value):
+    """The same, with bytes where the vectors have their hex."""
+    if isinstance(value, dict):
+        if set(value) == {"hex"}:
+            return bytes.fromhex(value["hex"])
+        return {key: with_bytes(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_bytes(inner) for inner in value]
+    return value
+
+
+def decode_batch(kind: str, data: bytes):
+    reader = Unpacker(data)
+    batch = reader.value()
+    if reader.at != len(data) or not isinstance(batch, dict):
+        raise Refused("malformed")
+    if kind == "batch":
+        check_batch(batch)
+    return batch
+
+
+def check_batch(batch: dict):
+    for key in ("messages", "receipts", "withdrawals", "progress"):
+        if not isinstance(batch.get(key, []), list):
+            raise Refused("malformed")
+        if len(batch.get(key, [])) > MAX_BATCH:
+            raise Refused("bound")
+    ids = list(batch.get("withdrawals", []))
+    for key in ("messages", "receipts", "progress"):
+        ids += [entry.get("id") for entry in batch.get(key, [])]
+    if not all(isinstance(one, bytes) and len(one) == 16 for one in ids):
+        raise Refused("malformed")
+    for receipt in batch.get("receipts", []):
+        if receipt.get("state") not in range(10):
+            raise Refused("malformed")
+    for told in batch.get("progress", []):
+        if not integer(32)(told.get("attempt")):
+            raise Refused("malformed")
+        if len(told.get("text", "").encode()) > MAX_PROGRESS_TEXT:
+            raise Refused("bound")
+        if told.get("offset", 0) + len(told.get("partial", b"")) > MAX_PARTIAL:
+            raise Refused("bound")
+
+
 # --- Frames
 
 OPENING = range(0x01, 0x10)
@@ -694,6 +745,16 @@ class Check:
             where, data = f"refused body {v['name']}", bytes.fromhex(v["bytes"])
             self.refused(where, v["error"], decode_topic_records, v["type"], data)
 
+    def messages(self):
+        file = self.load("messages.json")
+        for v in file["vectors"]:
+            fields, data = with_bytes(v["fields"]), bytes.fromhex(v["bytes"])
+            self.same(f"{v['type']} {v['name']}, bytes", pack(fields).hex(), v["bytes"])
+            self.same(f"{v['type']} {v['name']}, fields", decode_batch(v["type"], data), fields)
+        for v in file["refused"]:
+            where = f"refused {v['type']} {v['name']}"
+            self.refused(where, v["error"], decode_batch, v["type"], bytes.fromhex(v["bytes"]))
+
     def frames(self):
         file = self.load("frames.json")
         self.same("frame kinds", file["kinds"], KINDS)
@@ -775,6 +836,7 @@ class Check:
         self.headers("headers.json")
         self.headers("status.json")
         self.topics()
+        self.messages()
         self.frames()
         self.records()
         self.tickets()

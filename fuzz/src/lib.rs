@@ -14,6 +14,7 @@ use hailwire_wire::{
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AgentOffers, AnswerHead, GoingAway, Hello, RegisterHeader},
     limits,
+    messages::{BatchAnswer, decode_batch},
     mux::{ConnectionEnd, Mux, MuxError, MuxOutput, MuxRole, PREFACE, preface},
     record::{NodeRecord, SignedRecord},
     signed::KeyPair,
@@ -109,6 +110,14 @@ pub fn header(input: &[u8]) {
     decode_and_check::<Status>(input);
     decode_and_check::<TopicInterest>(input);
     decode_and_check::<TopicReplay>(input);
+    decode_and_check::<BatchAnswer>(input);
+    if let Ok(batch) = decode_batch(input) {
+        for told in &batch.progress {
+            assert!(told.text.len() <= limits::MAX_PROGRESS_TEXT);
+            assert!(told.partial.len() <= limits::MAX_PARTIAL);
+        }
+        survives(&batch);
+    }
     if let Ok(record) = header::decode::<TopicRecord>(input) {
         survives(&record);
         if let Ok(topic) = record.check() {

@@ -15,6 +15,7 @@ use hailwire_wire::{
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AgentOffers, AnswerHead, GoingAway, HeaderError, Hello, RegisterHeader},
     lease::{LeaseAnswer, LeaseList, LeaseRelease, LeaseReleased, LeaseRequest},
+    messages::{BatchAnswer, decode_batch},
     topics::{RecordReader, TopicInterest, TopicRecord, TopicReplay, put_record},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -181,6 +182,8 @@ fn reencode(kind: &str, bytes: &[u8], fields: Option<&Value>) -> Result<Vec<u8>,
         "topic_record" => one(header::decode::<TopicRecord>(bytes), fields),
         "topic_interest" => one(header::decode::<TopicInterest>(bytes), fields),
         "topic_replay" => one(header::decode::<TopicReplay>(bytes), fields),
+        "batch" => one(decode_batch(bytes), fields),
+        "batch_answer" => one(header::decode::<BatchAnswer>(bytes), fields),
         other => panic!("type {other}"),
     }
 }
@@ -226,6 +229,48 @@ fn check_headers(file: Headers) {
         };
         assert_eq!(got, error, "{kind} {name}");
     }
+}
+
+/// Fields of a vector with bytes, which stand there as `{"hex": …}`, as lists of numbers.
+fn with_bytes(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => match fields.get("hex") {
+            Some(Value::String(hex)) if fields.len() == 1 => {
+                let bytes = HEXLOWER.decode(hex.as_bytes()).expect("hex");
+                Value::Array(bytes.into_iter().map(Value::from).collect())
+            }
+            _ => {
+                let fields = fields.into_iter();
+                Value::Object(
+                    fields
+                        .map(|(key, inner)| (key, with_bytes(inner)))
+                        .collect(),
+                )
+            }
+        },
+        Value::Array(values) => Value::Array(values.into_iter().map(with_bytes).collect()),
+        other => other,
+    }
+}
+
+#[derive(Deserialize)]
+struct Batches {
+    vectors: Vec<GoodHeader>,
+    refused: Vec<RefusedHeader>,
+}
+
+#[test]
+fn batches_of_messages_are_byte_for_byte_as_the_vectors_say() {
+    let file: Batches = load("messages.json");
+    let vectors = file.vectors.into_iter().map(|vector| GoodHeader {
+        fields: with_bytes(vector.fields),
+        ..vector
+    });
+    check_headers(Headers {
+        vectors: vectors.collect(),
+        readable: Vec::new(),
+        refused: file.refused,
+    });
 }
 
 #[test]

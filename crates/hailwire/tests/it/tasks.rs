@@ -110,7 +110,7 @@ async fn the_handler_of_a_withdrawn_task_is_dropped_and_what_came_after_it_goes_
     let (_hold, mut seen) = serve_hold(&bob.attach().await).await;
     let first = submit(&client, "hold@bob", "1").await;
     let second = submit(&client, "hold@bob", "2").await;
-    for (id, ends) in [(first, false), (second, true)] {
+    for id in [first, second] {
         assert!(matches!(next(&mut seen).await, Seen::Begun(_)));
         client.cancel_task(&id).await.unwrap();
         // Again changes nothing, before its end and after.
@@ -119,7 +119,6 @@ async fn the_handler_of_a_withdrawn_task_is_dropped_and_what_came_after_it_goes_
         is_cancelled(&ended(&client, &id).await, 1);
         let row = client.cancel_task(&id).await.unwrap();
         assert_eq!(row.state, "cancelled");
-        assert_eq!(seen.is_empty(), ends || seen.is_empty());
     }
     // At the same node too, and out of the hands of whoever took it.
     let id = submit(&client, "script@alice", "x").await;

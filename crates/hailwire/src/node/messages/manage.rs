@@ -37,6 +37,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// For how long a message is taken by hand where it is not said.
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
+/// The shortest time between two looks for leases that have ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// The longest that one may be taken by hand.
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 
@@ -342,13 +345,20 @@ impl Messages {
     pub(super) async fn end_leases(&self, own: hailwire_wire::NodeId) {
         let now = Instant::now();
         let late: Vec<u64> = {
+            // One whose taking is not on disk yet has no end to be written.
+            let in_hand = locked(&self.in_hand);
+            let on_disk = |number: &u64| {
+                in_hand
+                    .get(number)
+                    .is_none_or(|attempt| attempt.number() > 0)
+            };
             let mut leases = locked(&self.leases);
-            let late = leases.extract_if(|_, until| *until <= now);
+            let late = leases.extract_if(|number, until| *until <= now && on_disk(number));
             late.map(|(number, _)| number).collect()
         };
         let next = locked(&self.leases).values().min().copied();
         if let Some(next) = next {
-            self.look_after(next.saturating_duration_since(now));
+            self.look_after(next.saturating_duration_since(now).max(LOOK_AGAIN));
         }
         for number in late {
             self.end_lease(own, number).await;

@@ -736,6 +736,13 @@ fn inbox_row(row: &Row<'_>) -> Result<MessageRow> {
     })
 }
 
+/// What a durable call in the inbox is called as a task.
+fn task_name(row: &MessageRow) -> String {
+    let state = MessageState::from_name(&row.state);
+    let task = state.map(|state| TaskState::of(state, row.attempts).name());
+    task.unwrap_or_default().to_owned()
+}
+
 /// The states as a condition; all where none is named.
 fn in_states(states: &[MessageState]) -> String {
     let numbers: Vec<String> = states
@@ -816,6 +823,10 @@ pub(super) fn show(db: &Connection, own: NodeId, id: MessageId) -> Result<Option
             header: came.header,
             body: came.body,
             row: MessageRow {
+                task: match sent.row.call {
+                    true => task_name(&came.row),
+                    false => String::new(),
+                },
                 from: came.row.from,
                 attempts: came.row.attempts,
                 state: came.row.state,
