@@ -239,35 +239,3 @@ impl Gathering {
         self.patience = (took / 4).min(LONGEST_PATIENCE);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_file_of_an_earlier_version_is_read_with_what_it_has() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("messages.db");
-        let old = Connection::open(&path).unwrap();
-        old.execute_batch(SCHEMA).unwrap();
-        old.execute_batch(
-            "INSERT INTO sent (id, node, target, call, header, body, size, state, stored_at, expires_at, ended_at) \
-             VALUES (zeroblob(16), zeroblob(32), 'a@b', 1, x'', x'', 0, 4, 1, 2, 3)",
-        )
-        .unwrap();
-        drop(old);
-        for _ in 0..2 {
-            let listed = |db: &Connection| {
-                let own = hailwire_wire::NodeId::from_bytes([1; 32]);
-                let id = hailwire_wire::messages::MessageId::from_bytes([0; 16]);
-                super::super::rows::show(db, own, id)
-            };
-            let (store, found) = MessageStore::open(&path, listed).unwrap();
-            let row = found.unwrap().row;
-            assert_eq!((row.task.as_str(), row.to.as_str()), ("completed", "a@b"));
-            let week = 7 * 24 * 3600 * 1000;
-            assert_eq!(row.kept_until_ms, Some(3 + week));
-            store.close().await;
-        }
-    }
-}
