@@ -59,7 +59,7 @@ pub(super) struct KeptLog {
     rules: RwLock<KeptRules>,
     /// The number of the last message.
     head: watch::Sender<u64>,
-    room: Semaphore,
+    room: Arc<Semaphore>,
     look: Notify,
     pub(super) names: Mutex<HashMap<String, NamedReading>>,
     /// Replays under way, by the peer that reads; none for programs of this machine.
@@ -93,7 +93,7 @@ impl KeptLog {
             id: head.log,
             rules: RwLock::new(KeptRules::new(rules)),
             head: watch::Sender::new(head.number),
-            room: Semaphore::new(WAITING_BYTES / UNIT),
+            room: Arc::new(Semaphore::new(WAITING_BYTES / UNIT)),
             look: Notify::new(),
             names: Mutex::default(),
             replays: Mutex::default(),
@@ -173,18 +173,20 @@ pub(super) async fn append(
             "`{topic}` keeps all of its messages, so it has no value to replace or delete"
         )));
     }
-    let size = record.body.len().min(MAX_TOPIC_RECORD) / UNIT + 1;
-    let units = u32::try_from(size).unwrap_or(u32::MAX);
-    let waiting = kept.room.acquire_many(units).await;
-    waiting.map_err(|_| super::shutting_down())?.forget();
+    let headers = record.headers.iter();
+    let size = headers.fold(record.body.len(), |size, (name, value)| {
+        size + name.len() + value.len()
+    });
+    let units = u32::try_from(size.min(MAX_TOPIC_RECORD) / UNIT + 1).unwrap_or(u32::MAX);
+    let waiting = kept.room.clone().acquire_many_owned(units).await;
+    let waiting = waiting.map_err(|_| super::shutting_down())?;
     let (tell, told) = oneshot::channel();
     let shell = node.clone();
     let said = topic.clone();
     let submitted = kept.store.submit(
         move |db| log_rows::keep(db, &rule, record, now_ms()),
         move |outcome| {
-            let kept = &shell.topics.kept;
-            kept.room.add_permits(size);
+            drop(waiting);
             let receipt = match outcome {
                 Ok(KeepOutcome::Kept(record)) => Ok(publish_kept(&shell, &said, *record)),
                 Ok(KeepOutcome::Conflict(number)) => Err(conflict(&said, number)),

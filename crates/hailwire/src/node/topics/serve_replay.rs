@@ -95,7 +95,7 @@ async fn write(
             };
             match step {
                 None => return,
-                Some(Ok(step)) => put_step(&node, peer, step, &mut out),
+                Some(Ok(step)) => put_step(&node, peer, &step, &mut out),
                 Some(Err(status)) => break status,
             }
         }
@@ -105,7 +105,7 @@ async fn write(
 }
 
 /// Appends what a peer reads next, as far as it may have it.
-fn put_step(node: &NodeInner, peer: NodeId, step: ReadStep, out: &mut BytesMut) {
+fn put_step(node: &NodeInner, peer: NodeId, step: &ReadStep, out: &mut BytesMut) {
     if step.batch.missed > 0 {
         let news = TopicRecord {
             missed: step.batch.missed,
