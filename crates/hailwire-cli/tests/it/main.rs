@@ -45,8 +45,8 @@ mod service_units;
 mod siege;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod socket_owners;
-#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod tasks;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod test_nodes;
 #[expect(
     clippy::unwrap_used,
