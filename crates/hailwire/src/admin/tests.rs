@@ -186,7 +186,10 @@ fn each_request_may_lack_what_nobody_has_to_say() {
     assert_eq!(optional_fields::<ResolveRequest>(&ping), ["carrier"]);
     assert_eq!(optional_fields::<LeaseAsk>(&lease), ["hub", "token"]);
     assert_eq!(optional_fields::<LeaseGiveBack>(&given_back), ["hub"]);
-    assert_eq!(optional_fields::<LeaseQuery>(&json!({ "hub": hub })), ["hub"]);
+    assert_eq!(
+        optional_fields::<LeaseQuery>(&json!({ "hub": hub })),
+        ["hub"]
+    );
     assert_eq!(
         optional_fields::<PeerSelector>(&json!({ "who": "laptop" })),
         none
