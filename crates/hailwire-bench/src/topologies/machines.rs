@@ -5,6 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use hailwire::{
     Agent, Client, Code, Request, Response, ServeHandle, Status,
+    admin::{NodeStatus, method},
     coordination::{Reply, gather},
 };
 
@@ -100,6 +101,19 @@ impl Machines {
             addresses.push(format!("{name}@{}", name_of(at)));
         }
         Ok(addresses)
+    }
+
+    /// The same agents by the keys of their nodes, so that no name has to be asked for.
+    pub(super) async fn by_key(&self, agents: &[String]) -> Result<Vec<String>, BenchError> {
+        let mut keys = Vec::new();
+        for node in &self.nodes {
+            let status = node.client.admin(method::STATUS, &()).await;
+            let status: NodeStatus = status.map_err(BenchError::failed("asking a node"))?;
+            keys.push(status.id.to_string());
+        }
+        let names = agents.iter().filter_map(|agent| agent.split('@').next());
+        let by_key = names.zip(keys.iter().cycle());
+        Ok(by_key.map(|(name, key)| format!("{name}@{key}")).collect())
     }
 
     /// Starts the centre's node anew, so that it knows the others and has no tunnel to any.

@@ -35,8 +35,9 @@ pub(super) async fn measure(
     let agents = machines.agents(MACHINES as u32).await?;
     // The first calls of a node that was just started have to bring up the tunnels.
     machines = machines.restart_centre().await?;
+    let by_key = machines.by_key(&agents).await?;
     let mut first = Tally::default();
-    first.once(dispatch(&machines.centre.client, &agents)).await;
+    first.once(dispatch(&machines.centre.client, &by_key)).await;
     keep(first.row(Shape::DispatchNew, MACHINES as u32, DISPATCHED.into()))?;
     let known = rounds(order.rounds, || dispatch(&machines.centre.client, &agents)).await;
     keep(known.row(Shape::DispatchKnown, MACHINES as u32, DISPATCHED.into()))?;

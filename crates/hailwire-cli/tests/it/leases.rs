@@ -16,10 +16,13 @@ fn members(nodes: &mut TestNodes) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap();
+        .expect("a process");
     first_line(&mut hub);
     let invited = nodes.run("hub", &["--json", "hub", "invite", "--uses", "2"]);
-    let ticket = invited.ok().json()["ticket"].as_str().unwrap().to_owned();
+    let ticket = invited.ok().json()["ticket"]
+        .as_str()
+        .expect("a ticket")
+        .to_owned();
     for node in ["desk", "lap"] {
         nodes.up(node);
         nodes.run(node, &["join", &ticket]).ok();
@@ -37,11 +40,11 @@ fn leads(nodes: &TestNodes, node: &str, options: &[&str]) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap()
+        .expect("a process")
 }
 
 fn token(child: &mut Child) -> u64 {
-    first_line(child).trim().parse().unwrap()
+    first_line(child).trim().parse().expect("a token")
 }
 
 #[test]

@@ -525,9 +525,9 @@ struct RefusedLease {
 
 /// What a type reads from a text and writes again, with its fields.
 fn rewritten<T: Serialize + DeserializeOwned>(text: &str) -> (String, Value) {
-    let read: T = serde_json::from_str(text).unwrap();
-    let written = serde_json::to_string(&read).unwrap();
-    (written, serde_json::to_value(&read).unwrap())
+    let read: T = serde_json::from_str(text).expect("a message");
+    let written = serde_json::to_string(&read).expect("JSON");
+    (written, serde_json::to_value(&read).expect("JSON"))
 }
 
 #[test]

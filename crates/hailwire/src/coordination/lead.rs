@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use futures_util::future::BoxFuture;
 use hailwire_core::lease_candidate::{CandidateAction, LeaseCandidate, LeaseNews};
 use hailwire_wire::{
     Code, Status,
@@ -115,8 +116,7 @@ impl Lead {
         let asking = Candidacy::new(&self)?;
         let clock = TwoClocks::new();
         let mut candidate = LeaseCandidate::new(self.ttl, clock.now());
-        let mut request: Option<Pin<Box<dyn Future<Output = Result<LeaseNews, Status>> + Send>>> =
-            None;
+        let mut request: Option<BoxFuture<'static, Result<LeaseNews, Status>>> = None;
         let mut work = Some(work);
         let mut working = None;
         let mut token = 0;
