@@ -34,7 +34,7 @@ const ID_FIELD: &str = "hail-message-id";
 const ATTEMPT_FIELD: &str = "hail-message-attempt";
 
 /// How long a message that cannot be written down waits.
-const DISK_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const DISK_PAUSE: Duration = Duration::from_secs(5);
 
 /// Hands over what is due, until the node ends.
 pub(crate) async fn run(node: Arc<NodeInner>) {
@@ -120,7 +120,7 @@ impl Messages {
         }
     }
 
-    fn again(&self, number: MessageNumber, pause: Duration) {
+    pub(super) fn again(&self, number: MessageNumber, pause: Duration) {
         locked(&self.inbox).handle_again(clock::now() + pause, number);
         self.inbox_changed.notify_one();
     }

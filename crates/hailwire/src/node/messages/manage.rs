@@ -11,7 +11,9 @@ use hailwire_wire::{
 use tokio::time::Instant;
 
 use super::{
-    Messages, locked, now_ms,
+    Messages,
+    deliver::DISK_PAUSE,
+    locked, now_ms,
     rows::{self, MessageEnd},
 };
 use crate::{
@@ -39,7 +41,12 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 
 fn failed(error: &super::MessageStoreError) -> Status {
-    Status::new(Code::Internal, error.to_string())
+    let what = error.to_string();
+    match error.full {
+        true => Status::new(Code::ResourceExhausted, what)
+            .with_hint("make room on the disk of the node's data folder, and do it again"),
+        false => Status::new(Code::Internal, what),
+    }
 }
 
 fn id_of(text: &str) -> Result<MessageId, Status> {
@@ -231,8 +238,20 @@ pub(in crate::node) async fn take(
             .store
             .run(move |db| rows::take(db, number))
             .await;
-        let Some(message) = message.map_err(|error| failed(&error))? else {
-            continue;
+        let message = match message {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                locked(&node.messages.inbox).handle_end(number);
+                continue;
+            }
+            Err(error) => {
+                // It is in nobody's hand.
+                node.messages.again(number, DISK_PAUSE);
+                return match taken.is_empty() {
+                    true => Err(failed(&error)),
+                    false => Ok(taken),
+                };
+            }
         };
         locked(&node.messages.leases).insert(number, Instant::now() + lease);
         node.messages.look_after(lease);
