@@ -34,7 +34,7 @@ const INSIDE_MOUNT_NAMESPACE: &str = "HAIL_LAB_MOUNT_NAMESPACE";
 const SHUTDOWN: &str = r#"open(my $disk, "<", $ARGV[0]) or die "$!\n"; my $how = pack("L", 2); ioctl($disk, 0x8004587d, $how) or die "$!\n""#;
 
 /// How long a mount may be in use by a program that is ending.
-const UNMOUNT_PATIENCE: Duration = Duration::from_secs(10);
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(60);
 
 const PAGE: u64 = 4096;
 

@@ -75,7 +75,10 @@ fn messages_are_lost_where_disks_ignore_syncs() {
     if let Err(reason) = power_loss::available() {
         return hailwire_skip::skipped(reason);
     }
-    match through_kills(&TestNodes::new(), &["--power-loss", "--ignore-syncs"]) {
+    match through_kills(
+        &TestNodes::new(),
+        &["--power-loss", "--ignore-syncs", "--seed", "3"],
+    ) {
         Ok(survival) => assert!(survival.lost > 0, "{survival:?}"),
         // A database of which parts are missing is as lost.
         Err(stderr) => assert!(stderr.contains("cannot be used"), "{stderr}"),
