@@ -10,11 +10,13 @@
 mod fanout;
 mod jetstream;
 pub mod record;
+mod rough_network;
 mod speed;
 mod survival;
 
 use std::path::PathBuf;
 
+use hailwire_lab::power_loss::SyncPromise;
 use tempfile::TempDir;
 
 use crate::{
@@ -33,6 +35,12 @@ pub struct MessageOptions {
     pub messages: u32,
     /// How often a node is killed meanwhile.
     pub kills: u32,
+    /// Whether each kill is a loss of power of that node's disk, and what a sync is worth on it. Needs
+    /// [`hailwire_lab::power_loss::available`].
+    pub power_loss: Option<SyncPromise>,
+    /// Whether the nodes are in a network of the lab that loses, repeats and reorders packets, and is cut before some of the kills. Needs
+    /// [`hailwire_lab::real::available`].
+    pub rough_network: bool,
     /// From which the instants are drawn.
     pub seed: u64,
     /// The `hail` of the nodes.

@@ -70,6 +70,15 @@ pub struct SurvivalRecord {
     pub seed: u64,
     /// How often a node was killed.
     pub kills: u32,
+    /// Whether each kill was a loss of power of that node's disk.
+    #[serde(default)]
+    pub power_loss: bool,
+    /// Whether those disks ignored syncs, so that something must be lost.
+    #[serde(default)]
+    pub syncs_ignored: bool,
+    /// Whether the network lost, repeated and reordered packets, and was cut.
+    #[serde(default)]
+    pub rough_network: bool,
     /// Messages that were accepted.
     pub accepted: u32,
     /// Sends that ended without an answer and were made again with the same key.
@@ -132,8 +141,17 @@ impl FanoutSpeed {
 
 impl SurvivalRecord {
     fn line(&self) -> String {
+        let what = match (self.power_loss, self.syncs_ignored) {
+            (true, true) => "losses of power of disks that ignore syncs",
+            (true, false) => "losses of power",
+            (false, _) => "kills",
+        };
+        let network = match self.rough_network {
+            true => " and cuts of a bad network",
+            false => "",
+        };
         let mut line = format!(
-            "{} messages through {} kills in {:.0} s, seed {}: {} lost, {} acknowledged and never done, {} after their end, \
+            "{} messages through {} {what}{network} in {:.0} s, seed {}: {} lost, {} acknowledged and never done, {} after their end, \
              {} out of order; {} handed over more than once, {} sends made again;",
             self.accepted,
             self.kills,

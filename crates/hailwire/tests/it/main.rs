@@ -22,6 +22,7 @@ mod datagrams;
 mod engine;
 mod faults;
 mod fixtures;
+mod full_disk;
 mod grants;
 mod h2_bridge;
 mod h2spec;

@@ -14,6 +14,7 @@ use hailwire_bench::{
     suite::{SuiteOrder, SuiteSize},
     topologies::TopologiesOptions,
 };
+use hailwire_lab::power_loss::SyncPromise;
 use hailwire_terminal::{
     failure::CommandFailure,
     global::{CommonOptions, ProcessSurroundings},
@@ -176,6 +177,11 @@ fn plan_messages(messages: bench::MessagesArgs) -> Result<Action, CommandFailure
         sends: messages.sends,
         messages: messages.messages,
         kills: messages.kills,
+        rough_network: messages.rough_network,
+        power_loss: messages.power_loss.then_some(match messages.ignore_syncs {
+            true => SyncPromise::Broken,
+            false => SyncPromise::Kept,
+        }),
         seed: messages.seed.unwrap_or_else(from_time),
         program: measured_program(messages.program)?,
         disk: messages.disk,

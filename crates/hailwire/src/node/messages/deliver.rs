@@ -146,7 +146,7 @@ impl Messages {
         self.progress_changed.notify_one();
     }
 
-    fn again(&self, number: MessageNumber, pause: Duration) {
+    pub(super) fn again(&self, number: MessageNumber, pause: Duration) {
         locked(&self.inbox).handle_again(clock::now() + pause, number);
         self.inbox_changed.notify_one();
     }

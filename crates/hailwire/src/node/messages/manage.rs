@@ -44,7 +44,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 
 pub(super) fn failed(error: &super::MessageStoreError) -> Status {
-    Status::new(Code::Internal, error.to_string())
+    let what = error.to_string();
+    match error.full {
+        true => Status::new(Code::ResourceExhausted, what)
+            .with_hint("make room on the disk of the node's data folder, and do it again"),
+        false => Status::new(Code::Internal, what),
+    }
 }
 
 pub(super) fn id_of(text: &str) -> Result<MessageId, Status> {
@@ -272,9 +277,13 @@ pub(in crate::node) async fn take(
                 continue;
             }
             Err(error) => {
+                // It is in nobody's hand.
                 gone(messages);
-                locked(&messages.inbox).handle_again(clock::now(), number);
-                return Err(failed(&error));
+                messages.again(number, DISK_PAUSE);
+                return match taken.is_empty() {
+                    true => Err(failed(&error)),
+                    false => Ok(taken),
+                };
             }
         };
         messages.taken(&in_hand, number, &message);

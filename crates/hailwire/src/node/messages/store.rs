@@ -52,8 +52,11 @@ impl From<rusqlite::Error> for MessageStoreError {
 
 /// What a job says once its transaction has its end.
 type Told = Box<dyn FnOnce(Result<(), MessageStoreError>) + Send>;
-/// Whether it succeeded, and what it says.
-type Job = Box<dyn FnOnce(&Connection) -> (bool, Told) + Send>;
+/// Works in a transaction, or learns why there is none. Says why it failed, if it did, and whom to tell.
+type Job = Box<
+    dyn FnOnce(Result<&Connection, MessageStoreError>) -> (Result<(), MessageStoreError>, Told)
+        + Send,
+>;
 
 /// The database of messages, as tasks use it. Dropping it ends the thread once what was asked for is done.
 #[derive(Debug)]
@@ -135,12 +138,13 @@ impl MessageStore {
         tell: impl FnOnce(Result<T, MessageStoreError>) + Send + 'static,
     ) -> Result<(), MessageStoreError> {
         let job: Job = Box::new(move |connection| {
-            let outcome = work(connection).map_err(MessageStoreError::from);
-            let succeeded = outcome.is_ok();
+            let outcome =
+                connection.and_then(|connection| work(connection).map_err(MessageStoreError::from));
+            let failed = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
             let told = Box::new(move |committed: Result<(), MessageStoreError>| {
                 tell(outcome.and_then(|value| committed.map(|()| value)));
             });
-            (succeeded, told)
+            (failed, told)
         });
         let jobs = super::locked(&self.jobs).clone().ok_or_else(given_up)?;
         jobs.send(job).await.map_err(|_| given_up())
@@ -167,14 +171,25 @@ fn work(what: &'static str, connection: &Connection, mut jobs: mpsc::Receiver<Jo
     let mut gathering = Gathering::default();
     while let Some(first) = jobs.blocking_recv() {
         let outcome = transaction(connection, first, &mut jobs, &mut told, &mut gathering);
-        let outcome = outcome.map_err(MessageStoreError::from);
         if let Err(error) = &outcome {
             tracing::error!(%error, what, "a transaction failed");
+            // There may be none any more.
             let _ = connection.execute_batch("ROLLBACK");
+            if error.full {
+                give_log_back(connection);
+            }
         }
         for tell in told.drain(..) {
             tell(outcome.clone());
         }
+    }
+}
+
+/// Writes the log back and cuts it off: on a small disk it may be what has filled it.
+fn give_log_back(connection: &Connection) {
+    let cut = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    if let Err(error) = cut {
+        tracing::debug!(%error, "the log of messages stays as it is");
     }
 }
 
@@ -185,16 +200,25 @@ fn transaction(
     jobs: &mut mpsc::Receiver<Job>,
     told: &mut Vec<Told>,
     gathering: &mut Gathering,
-) -> rusqlite::Result<()> {
-    connection.execute_batch("BEGIN IMMEDIATE")?;
+) -> Result<(), MessageStoreError> {
+    if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
+        let error = MessageStoreError::from(error);
+        let (_, tell) = first(Err(error.clone()));
+        told.push(tell);
+        return Err(error);
+    }
     let begun = Instant::now();
     let changes = connection.total_changes();
     let mut next = Some(first);
     while let Some(job) = next {
         connection.prepare_cached("SAVEPOINT job")?.execute([])?;
-        let (succeeded, tell) = job(connection);
+        let (outcome, tell) = job(Ok(connection));
         told.push(tell);
-        if !succeeded {
+        if let Err(error) = outcome {
+            // SQLite ends the whole transaction where the disk is full or fails, and the others are to know why.
+            if connection.is_autocommit() {
+                return Err(error);
+            }
             connection.execute_batch("ROLLBACK TO job")?;
         }
         connection.prepare_cached("RELEASE job")?.execute([])?;

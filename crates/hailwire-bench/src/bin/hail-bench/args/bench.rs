@@ -234,6 +234,16 @@ pub(crate) struct MessagesArgs {
     /// How often a node is killed
     #[arg(long, value_name = "N", default_value = "100")]
     pub(crate) kills: u32,
+    /// Each kill is a loss of power: the node's disk, an ext4 of its own, forgets what was not synced. Needs root, and makes loop devices in a mount
+    /// namespace that ends with this command
+    #[arg(long)]
+    pub(crate) power_loss: bool,
+    /// The same on disks that ignore syncs, which must lose messages
+    #[arg(long, requires = "power_loss", hide = true)]
+    pub(crate) ignore_syncs: bool,
+    /// The nodes are in a network of the lab that loses, repeats and reorders packets; before some of the kills nothing passes for a while, and the sender's NAT forgets
+    #[arg(long)]
+    pub(crate) rough_network: bool,
     /// From which the instants of the kills are drawn [default: one from the time, which is printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
