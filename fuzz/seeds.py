@@ -37,7 +37,7 @@ def of_the_wire(file: str):
 for file, target in (("frames", "frame"), ("capsules", "capsule")):
     for name, vector in of_the_wire(file):
         write(target, name, 3, bytes.fromhex(vector["bytes"]))
-for file in ("headers", "status"):
+for file in ("headers", "status", "topics", "messages"):
     for name, vector in of_the_wire(file):
         if "bytes" in vector:
             whole("header", name, bytes.fromhex(vector["bytes"]))

@@ -19,6 +19,7 @@ from pathlib import Path
 MAX_FRAME_PAYLOAD = (1 << 24) - 1
 MAX_HEADER = 64 * 1024
 MAX_HEADER_FIELDS = 128
+MAX_TOPIC_RECORD = 1152 * 1024
 MAX_HEADER_DEPTH = 16
 MAX_METHOD = 128
 
@@ -157,6 +158,16 @@ def pairs(value):
     return isinstance(value, list) and all(texts(pair) and len(pair) == 2 for pair in value)
 
 
+def counts(value):
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and is_text(pair[0]) and integer(64)(pair[1]) for pair in value
+    )
+
+
+def is_flag(value):
+    return isinstance(value, bool)
+
+
 def is_text(value):
     return isinstance(value, str)
 
@@ -205,6 +216,35 @@ HEADERS = {
     },
     "offer": OFFER,
     "going_away": {"reason": (is_text, ALWAYS)},
+    "topic_record": {
+        "topic": (is_text, ""),
+        "node": (lambda v: isinstance(v, bytes) and len(v) == 32, None),
+        "from": (is_text, ""),
+        "content_type": (is_text, ""),
+        "headers": (pairs, []),
+        "body": (lambda v: isinstance(v, bytes), b""),
+        "sequence": (integer(64), 0),
+        "at_ms": (integer(64), 0),
+        "missed": (integer(64), 0),
+        "missed_of": (counts, []),
+        "refused": (texts, []),
+        "kept": (integer(64), 0),
+        "deleted": (is_flag, False),
+        "if_kept": (integer(64), None),
+        "log": (integer(64), 0),
+        "reached": (is_flag, False),
+        "away": (is_text, ""),
+        "settled": (is_flag, False),
+    },
+    "topic_interest": {"patterns": (texts, ALWAYS)},
+    "topic_replay": {
+        "patterns": (texts, ALWAYS),
+        "log": (integer(64), 0),
+        "after": (integer(64), 0),
+        "from": (integer(64), None),
+        "last": (integer(64), None),
+        "since_ms": (integer(64), None),
+    },
     "status": {
         "code": (integer(64), REQUIRED),
         "message": (is_text, ""),
@@ -218,14 +258,42 @@ def encode_header(kind: str, fields: dict) -> bytes:
     return pack(written(kind, fields))
 
 
+def encode_topic_records(kind: str, records: list) -> bytes:
+    """Records as they follow each other in a body."""
+    encoded = [encode_header(kind, fields) for fields in records]
+    return b"".join(struct.pack(">I", len(record)) + record for record in encoded)
+
+
+def decode_topic_records(kind: str, data: bytes) -> list:
+    records = []
+    while data:
+        if len(data) < 4:
+            raise Refused("malformed")
+        (size,) = struct.unpack_from(">I", data)
+        if size > MAX_TOPIC_RECORD:
+            raise Refused("bound")
+        record, data = data[4 : 4 + size], data[4 + size :]
+        if len(record) < size:
+            raise Refused("malformed")
+        records.append(decode_header(kind, record))
+    return records
+
+
 def written(kind: str, fields: dict) -> dict:
     """The keys of a header that are written, in their order."""
     result = {}
+    if kind == "topic_record":
+        # In the file, a key is its text and a body one, too.
+        fields = dict(fields)
+        if isinstance(fields.get("node"), str):
+            fields["node"] = decode_key(fields["node"])
+        if isinstance(fields.get("body"), str):
+            fields["body"] = fields["body"].encode()
     for key, (_, default) in HEADERS[kind].items():
         if key in fields and (default in (REQUIRED, ALWAYS) or fields[key] != default):
             result[key] = fields[key]
         elif default is ALWAYS:
-            result[key] = [] if key == "versions" else ""
+            result[key] = [] if key in ("versions", "patterns") else ""
     if kind == "offers":
         result["agents"] = [written("offer", agent) for agent in fields["agents"]]
     return result
@@ -264,6 +332,57 @@ def known(kind: str, value: dict) -> dict:
     if kind == "status" and fields["code"] > 16:
         fields["code"] = 2
     return written(kind, fields)
+
+
+# --- Batches of durable messages. In the vectors bytes stand as {"hex": "…"}.
+
+MAX_BATCH = 1024
+MAX_PROGRESS_TEXT = 256
+MAX_PARTIAL = 256 * 1024
+
+
+def with_bytes(value):
+    """The same, with bytes where the vectors have their hex."""
+    if isinstance(value, dict):
+        if set(value) == {"hex"}:
+            return bytes.fromhex(value["hex"])
+        return {key: with_bytes(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_bytes(inner) for inner in value]
+    return value
+
+
+def decode_batch(kind: str, data: bytes):
+    reader = Unpacker(data)
+    batch = reader.value()
+    if reader.at != len(data) or not isinstance(batch, dict):
+        raise Refused("malformed")
+    if kind == "batch":
+        check_batch(batch)
+    return batch
+
+
+def check_batch(batch: dict):
+    for key in ("messages", "receipts", "withdrawals", "progress"):
+        if not isinstance(batch.get(key, []), list):
+            raise Refused("malformed")
+        if len(batch.get(key, [])) > MAX_BATCH:
+            raise Refused("bound")
+    ids = list(batch.get("withdrawals", []))
+    for key in ("messages", "receipts", "progress"):
+        ids += [entry.get("id") for entry in batch.get(key, [])]
+    if not all(isinstance(one, bytes) and len(one) == 16 for one in ids):
+        raise Refused("malformed")
+    for receipt in batch.get("receipts", []):
+        if receipt.get("state") not in range(10):
+            raise Refused("malformed")
+    for told in batch.get("progress", []):
+        if not integer(32)(told.get("attempt")):
+            raise Refused("malformed")
+        if len(told.get("text", "").encode()) > MAX_PROGRESS_TEXT:
+            raise Refused("bound")
+        if told.get("offset", 0) + len(told.get("partial", b"")) > MAX_PARTIAL:
+            raise Refused("bound")
 
 
 # --- Frames
@@ -457,6 +576,22 @@ CAPSULES = {"DATAGRAM": 0x00, "STOP": 0x28687701, "CLOSE": 0x28687702}
 CAPSULE_LENGTHS = {0x00: (0, 1100), 0x28687701: (9, 9), 0x28687702: (4, 4 + 1024)}
 
 
+def lease_request(text: str) -> dict:
+    """A request for a lease, if a hub would take it."""
+    try:
+        fields = json.loads(text)
+        candidate = base64.b64decode(fields["candidate"], validate=True)
+        name, ttl, token = fields["name"], fields["ttl_ms"], fields.get("token", 0)
+    except (ValueError, KeyError, TypeError):
+        raise Refused("malformed") from None
+    numbers = all(isinstance(n, int) and n >= 0 for n in (ttl, token))
+    if not is_name(name) or len(candidate) != 16 or not numbers:
+        raise Refused("malformed")
+    if not 1_000 <= ttl <= 600_000:
+        raise Refused("bound")
+    return fields
+
+
 def encode_varint(value: int) -> bytes:
     if value < 1 << 6:
         return struct.pack(">B", value)
@@ -598,6 +733,28 @@ class Check:
             data = bytes.fromhex(v["bytes"])
             self.refused(where, v["error"], decode_header, v["type"], data)
 
+    def topics(self):
+        self.headers("topics.json")
+        file = self.load("topics.json")
+        for v in file["bodies"]:
+            kind, data = v["type"], bytes.fromhex(v["bytes"])
+            self.same(f"body {v['name']}, bytes", encode_topic_records(kind, v["records"]).hex(), v["bytes"])
+            records = [written(kind, fields) for fields in v["records"]]
+            self.same(f"body {v['name']}, records", decode_topic_records(kind, data), records)
+        for v in file["refused_bodies"]:
+            where, data = f"refused body {v['name']}", bytes.fromhex(v["bytes"])
+            self.refused(where, v["error"], decode_topic_records, v["type"], data)
+
+    def messages(self):
+        file = self.load("messages.json")
+        for v in file["vectors"]:
+            fields, data = with_bytes(v["fields"]), bytes.fromhex(v["bytes"])
+            self.same(f"{v['type']} {v['name']}, bytes", pack(fields).hex(), v["bytes"])
+            self.same(f"{v['type']} {v['name']}, fields", decode_batch(v["type"], data), fields)
+        for v in file["refused"]:
+            where = f"refused {v['type']} {v['name']}"
+            self.refused(where, v["error"], decode_batch, v["type"], bytes.fromhex(v["bytes"]))
+
     def frames(self):
         file = self.load("frames.json")
         self.same("frame kinds", file["kinds"], KINDS)
@@ -648,6 +805,18 @@ class Check:
             data = bytes.fromhex(v["bytes"])
             self.refused(f"refused capsule {v['name']}", v["error"], decode_capsules, data)
 
+    def leases(self):
+        """JSON of leases says what the vector says, and what a hub refuses breaks a rule of spec/records.md."""
+        file = json.loads((self.directory / "leases.json").read_text())
+        for v in file["messages"]:
+            name = f"lease {v['name']}"
+            self.same(name, json.loads(v["json"]), v["fields"])
+            self.same(f"{name}, written", json.dumps(v["fields"], separators=(",", ":")), v["json"])
+            if v["type"] == "request":
+                self.same(f"{name}, bounds", lease_request(v["json"]), v["fields"])
+        for v in file["refused"]:
+            self.refused(f"refused lease {v['name']}", v["error"], lease_request, v["json"])
+
     def callout(self):
         """Both encodings of each message of the agent protocol say what the vector says."""
         for path in sorted((self.directory / "callout").glob("*.json")):
@@ -666,10 +835,13 @@ class Check:
         self.addresses()
         self.headers("headers.json")
         self.headers("status.json")
+        self.topics()
+        self.messages()
         self.frames()
         self.records()
         self.tickets()
         self.capsules()
+        self.leases()
         self.callout()
         for line in self.wrong:
             print(line, file=sys.stderr)

@@ -14,12 +14,13 @@ use hailwire_wire::{
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AgentOffers, AnswerHead, GoingAway, Hello, RegisterHeader},
     limits,
+    messages::{BatchAnswer, decode_batch},
     mux::{ConnectionEnd, Mux, MuxError, MuxOutput, MuxRole, PREFACE, preface},
     record::{NodeRecord, SignedRecord},
     signed::KeyPair,
     stun::{MAX_MESSAGE, StunAnswer, StunRequest},
     ticket::{HubTicket, NodeTicket, Ticket},
-    topics::{RecordReader, Topic, TopicInterest, TopicPattern, TopicRecord},
+    topics::{RecordReader, Topic, TopicInterest, TopicPattern, TopicRecord, TopicReplay},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -108,6 +109,15 @@ pub fn header(input: &[u8]) {
     decode_and_check::<GoingAway>(input);
     decode_and_check::<Status>(input);
     decode_and_check::<TopicInterest>(input);
+    decode_and_check::<TopicReplay>(input);
+    decode_and_check::<BatchAnswer>(input);
+    if let Ok(batch) = decode_batch(input) {
+        for told in &batch.progress {
+            assert!(told.text.len() <= limits::MAX_PROGRESS_TEXT);
+            assert!(told.partial.len() <= limits::MAX_PARTIAL);
+        }
+        survives(&batch);
+    }
     if let Ok(record) = header::decode::<TopicRecord>(input) {
         survives(&record);
         if let Ok(topic) = record.check() {
@@ -162,6 +172,10 @@ pub fn address(input: &[u8]) {
     prints_as_read::<NodeId>(&text);
     prints_as_read::<Topic>(&text);
     prints_as_read::<TopicPattern>(&text);
+    if let (Ok(pattern), Ok(topic)) = (text.parse::<TopicPattern>(), text.parse::<Topic>()) {
+        // What is a topic is the pattern of itself alone.
+        assert!(pattern.matches(&topic) && pattern.overlaps(&pattern));
+    }
 }
 
 fn prints_as_read<T>(text: &str)

@@ -18,6 +18,7 @@
 //! | [`reach`] | who reaches whom: every pair of the networks that people have |
 //! | [`changes`] | what a change of the network costs a stream and the calls after it |
 //! | [`messages`] | durable messages: how many a second, and whether any is lost while nodes are killed |
+//! | [`topologies`] | agents that work together, a dispatch, and priorities on a full line |
 //! | [`soak`] | half an hour on the move: no call lost, memory flat |
 //! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
 //! | [`agent_load`] | load on an agent of one's own |
@@ -44,6 +45,7 @@ pub mod suite;
 pub mod tables;
 pub mod targets;
 mod tied_process;
+pub mod topologies;
 pub mod work;
 
 use thiserror::Error;

@@ -25,12 +25,17 @@ use hailwire_terminal::{
     programs::{self, CompanionProgram},
 };
 use hailwire_wire::{
-    Address, AgentName, HubUrl, Priority, address::NodeRef, directory::MemberTrust, limits,
-    messages::MessageState, ticket::Ticket, topics::TopicPattern,
+    Address, AgentName, HubUrl, Priority,
+    address::{LeaseName, NodeRef},
+    directory::MemberTrust,
+    limits,
+    messages::MessageState,
+    ticket::Ticket,
+    topics::{Topic, TopicPattern},
 };
 
 use crate::{
-    args::{Cli, Command, HeaderField, agent, callout, inbox, node, other, topics},
+    args::{Cli, Command, HeaderField, agent, callout, inbox, lead, node, other, task, topics},
     serve::{
         agent_spec::{AgentSpec, default_max},
         agents_file,
@@ -135,13 +140,36 @@ pub(crate) enum Action {
         lease: Duration,
     },
     InboxAck(admin::MessageVerdict),
-    Publish(PublishPlan),
-    Subscribe {
-        patterns: Vec<TopicPattern>,
-        most: Option<u64>,
-        topic: bool,
+    TaskSubmit {
+        call: CallPlan,
+        durable: DurablePlan,
     },
+    TaskStatus(String),
+    TaskWait(String),
+    TaskCancel(String),
+    TaskList(admin::MessageQuery),
+    TaskProgress(admin::TaskProgressReport),
+    Publish(PublishPlan),
+    Subscribe(SubscribePlan),
     TopicList,
+    Lead(LeadPlan),
+    Leases(admin::LeaseQuery),
+    TopicKeep(admin::KeepRequest),
+    TopicUnkeep(String),
+    TopicForget(String),
+    StatePut(PublishPlan),
+    StateGet {
+        key: String,
+        wait: Duration,
+    },
+    StateWatch {
+        pattern: String,
+        most: Option<u64>,
+    },
+    StateList {
+        pattern: String,
+        wait: Duration,
+    },
     Stream(CallPlan),
     Ping {
         who: admin::PingRequest,
@@ -271,6 +299,19 @@ pub(crate) struct PublishPlan {
     pub(crate) content_type: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) from: Option<AgentName>,
+    /// It says that the value is deleted.
+    pub(crate) deleted: bool,
+    /// Only at this revision.
+    pub(crate) if_kept: Option<u64>,
+}
+
+/// What is subscribed to, and from where on.
+#[derive(Debug)]
+pub(crate) struct SubscribePlan {
+    pub(crate) request: admin::SubscribeRequest,
+    pub(crate) most: Option<u64>,
+    /// The topic is printed too.
+    pub(crate) topic: bool,
 }
 
 /// How a call or a send is kept on disk.
@@ -279,6 +320,10 @@ pub(crate) struct DurablePlan {
     /// Whether an answer is wanted.
     pub(crate) answered: bool,
     pub(crate) in_order: bool,
+    /// For how long it is kept after its end.
+    pub(crate) keep: Duration,
+    /// How often it is tried at most, where the user says.
+    pub(crate) attempts: Option<u32>,
     pub(crate) wait: bool,
 }
 
@@ -327,6 +372,16 @@ pub(crate) enum BodySource {
     Text(Bytes),
     File(PathBuf),
     Stdin,
+}
+
+/// A program that runs while this machine leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeadPlan {
+    pub(crate) name: LeaseName,
+    pub(crate) ttl: Duration,
+    /// Empty for the only one.
+    pub(crate) hub: String,
+    pub(crate) command: Vec<OsString>,
 }
 
 /// Decides what to do.
@@ -396,6 +451,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             }
         }
         Command::Inbox(inbox::InboxArgs { command }) => plan_inbox(command),
+        Command::Task(task::TaskArgs { command }) => plan_task(command, &global, around)?,
         Command::Pub(publish) => Action::Publish(PublishPlan {
             topic: publish.topic.to_string(),
             body: body_source(publish.body.as_deref(), around),
@@ -407,17 +463,21 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
                 .map(|field| (field.name, field.value))
                 .collect(),
             from: publish.from,
+            deleted: false,
+            if_kept: None,
         }),
-        Command::Sub(topics::SubArgs {
-            patterns,
-            most,
-            topic,
-        }) => Action::Subscribe {
-            patterns,
-            most,
-            topic,
-        },
-        Command::Topics(topics::TopicsArgs {}) => Action::TopicList,
+        Command::Lead(lead) => Action::Lead(LeadPlan {
+            name: lead.name,
+            ttl: lead.ttl,
+            hub: lead.hub.map(|url| url.to_string()).unwrap_or_default(),
+            command: lead.command,
+        }),
+        Command::Leases(lead::LeasesArgs { hub }) => Action::Leases(admin::LeaseQuery {
+            hub: hub.map(|url| url.to_string()).unwrap_or_default(),
+        }),
+        Command::Sub(subscribe) => plan_subscribe(subscribe),
+        Command::Topics(topics::TopicsArgs { command }) => plan_topics(command),
+        Command::State(topics::StateArgs { command }) => plan_state(command, around),
         Command::Stream(agent::StreamArgs { to, envelope }) => {
             Action::Stream(plan_call(to, BodySource::Stdin, envelope, &global)?)
         }
@@ -683,9 +743,156 @@ fn plan_durable(call: CallPlan, kept: &inbox::DurableArgs, answered: bool) -> Ac
         durable: DurablePlan {
             answered,
             in_order: !kept.any_order,
+            keep: kept.keep,
+            attempts: kept.attempts,
             wait: kept.wait,
         },
     }
+}
+
+fn plan_subscribe(subscribe: topics::SubArgs) -> Action {
+    let topics::StartArgs { since, last, from } = subscribe.start;
+    let patterns = subscribe.patterns.iter().map(TopicPattern::to_string);
+    let named = subscribe.name.is_some();
+    let no_start = last.is_none() && from.is_none();
+    Action::Subscribe(SubscribePlan {
+        request: admin::SubscribeRequest {
+            patterns: patterns.collect(),
+            // A name that is new begins with what is published from now on.
+            since_ms: since
+                .map(millis)
+                .or_else(|| (named && no_start).then_some(0)),
+            last,
+            from,
+            name: subscribe.name.map(String::from).unwrap_or_default(),
+            settle_ms: None,
+        },
+        most: subscribe.most,
+        topic: subscribe.topic,
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn plan_topics(command: Option<topics::TopicsCommand>) -> Action {
+    use topics::TopicsCommand as C;
+    match command {
+        None | Some(C::Ls) => Action::TopicList,
+        Some(C::Keep {
+            pattern,
+            max_bytes,
+            max_age,
+            max_messages,
+            last_per_topic,
+        }) => Action::TopicKeep(admin::KeepRequest {
+            pattern: pattern.to_string(),
+            max_bytes: Some(max_bytes),
+            max_messages,
+            max_age_ms: max_age.map(millis),
+            last_per_topic,
+        }),
+        Some(C::Unkeep { pattern }) => Action::TopicUnkeep(pattern.to_string()),
+        Some(C::Forget { name }) => Action::TopicForget(name.to_string()),
+    }
+}
+
+fn plan_state(command: topics::StateCommand, around: &ProcessSurroundings) -> Action {
+    use topics::StateCommand as C;
+    let put = |key: Topic, body| PublishPlan {
+        topic: key.to_string(),
+        body,
+        lines: false,
+        content_type: String::new(),
+        headers: Vec::new(),
+        from: None,
+        deleted: false,
+        if_kept: None,
+    };
+    // What was parsed has the first token of state, which the library puts ahead itself.
+    let of_state = |text: &str| match text.split_once('.') {
+        Some((_, rest)) => rest.to_owned(),
+        None => text.to_owned(),
+    };
+    match command {
+        C::Put {
+            key,
+            value,
+            if_revision,
+            content_type,
+            from,
+        } => Action::StatePut(PublishPlan {
+            if_kept: if_revision,
+            content_type: content_type.unwrap_or_default(),
+            from,
+            ..put(key, body_source(Some(&value), around))
+        }),
+        C::Rm { key, if_revision } => Action::StatePut(PublishPlan {
+            deleted: true,
+            if_kept: if_revision,
+            ..put(key, BodySource::Text(Bytes::new()))
+        }),
+        C::Get { key, wait } => Action::StateGet {
+            key: of_state(key.as_str()),
+            wait: wait.wait,
+        },
+        C::Watch { pattern, most } => Action::StateWatch {
+            pattern: of_state(pattern.as_str()),
+            most,
+        },
+        C::Ls { pattern, wait } => Action::StateList {
+            pattern: of_state(pattern.as_str()),
+            wait: wait.wait,
+        },
+    }
+}
+
+fn plan_task(
+    command: task::TaskCommand,
+    global: &GlobalArgs,
+    around: &ProcessSurroundings,
+) -> Result<Action, CommandFailure> {
+    use task::TaskCommand as C;
+    Ok(match command {
+        C::Submit(args) => {
+            let input = body_source(args.input.as_deref(), around);
+            let call = plan_call(args.to, input, args.envelope, global)?;
+            Action::TaskSubmit {
+                call: CallPlan {
+                    deadline: Some(args.expires),
+                    ..call
+                },
+                durable: DurablePlan {
+                    answered: true,
+                    in_order: !args.any_order,
+                    keep: args.keep,
+                    attempts: args.attempts,
+                    wait: args.wait,
+                },
+            }
+        }
+        C::Status { id } => Action::TaskStatus(id.to_string()),
+        C::Wait { id } => Action::TaskWait(id.to_string()),
+        C::Cancel { id } => Action::TaskCancel(id.to_string()),
+        C::List { state } => Action::TaskList(admin::MessageQuery {
+            sent: true,
+            tasks: Some(state.iter().map(|state| state.name().to_owned()).collect()),
+            ..admin::MessageQuery::default()
+        }),
+        C::Progress {
+            done,
+            total,
+            text,
+            id,
+        } => Action::TaskProgress(admin::TaskProgressReport {
+            id: id.map(|id| id.to_string()).unwrap_or_default(),
+            attempt: 0,
+            done,
+            total,
+            text,
+        }),
+    })
 }
 
 fn plan_inbox(command: inbox::InboxCommand) -> Action {
@@ -715,7 +922,7 @@ fn plan_inbox(command: inbox::InboxCommand) -> Action {
             sent: true,
             agent: to.map(|to| to.to_string()).unwrap_or_default(),
             states: names(state),
-            most: 0,
+            ..admin::MessageQuery::default()
         }),
         C::Show { id } => Action::InboxShow(id.to_string()),
         C::Wait { id, until } => Action::InboxWait {

@@ -1,7 +1,8 @@
 //! When a node leaves a sealed copy of what waits for a peer at a hub.
 //!
 //! A copy begins with the oldest message that the peer may not have, and takes the place of the one before: so whichever copies a hub
-//! hands out, and in which order, no message comes before one that was sent earlier. The same copy is left once, and
+//! hands out, and in which order, no message comes before one that was sent earlier. Its receiver takes of a copy only messages whose
+//! number is higher than all that it has decided on, so nothing comes out of order, or after it was refused for good, from a copy that a hub kept. The same copy is left once, and
 //! again only when half of its time is over; a hub that refused is asked again after a pause.
 
 use std::{
@@ -9,13 +10,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hailwire_wire::NodeId;
+use hailwire_wire::{NodeId, Status, messages::is_offered_again};
 
 /// How long a hub that would not hold a copy for a peer is left alone about that peer.
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(300);
 
 /// Peers of which it is known what is held for them; more are forgotten, and their copies left again.
 pub const MAX_KNOWN: usize = 10_000;
+
+/// The highest number of a batch on which these statuses decide, each that of the message with the number beside it; 0 where they decide on none.
+#[must_use]
+pub fn decided_up_to(numbers: &[u64], statuses: &[Status]) -> u64 {
+    let decided = numbers.iter().zip(statuses);
+    let decided = decided.filter(|(_, status)| !is_offered_again(status.code));
+    decided.map(|(number, _)| *number).max().unwrap_or(0)
+}
+
+/// Whether a message in a held copy is left out: its receiver, which has decided on all up to `newest`, has taken or refused it before, or its
+/// sender has given it up.
+#[must_use]
+pub const fn is_decided(newest: u64, number: u64) -> bool {
+    number <= newest
+}
 
 /// What is in a copy: a digest over the ids in it.
 pub type CopyDigest = [u8; 32];
@@ -41,6 +57,12 @@ impl HeldCopies {
             Some(LeftCopy::Held { digest: of, renew }) => *of != digest || now >= *renew,
             Some(LeftCopy::Refused { again }) => now >= *again,
         }
+    }
+
+    /// Whether hubs are left alone about a peer, whatever waits for it.
+    #[must_use]
+    pub fn is_refused(&self, now: Instant, peer: NodeId) -> bool {
+        matches!(self.left.get(&peer), Some(LeftCopy::Refused { again }) if now < *again)
     }
 
     /// A hub holds the copy for so long.
@@ -70,6 +92,10 @@ impl HeldCopies {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use hailwire_wire::Code;
+
     use super::*;
     use crate::testing::{draws, for_each_seed, start};
 
@@ -111,41 +137,103 @@ mod tests {
         }
     }
 
-    /// A sender appends, leaves copies from the oldest message that the receiver is not known to have, and sends directly now and
-    /// then; a hub keeps every copy that it ever saw and hands out any of them at any time, more than once or never.
-    #[test]
-    fn whichever_copies_a_hub_hands_out_nothing_comes_out_of_order_or_twice() {
-        for_each_seed(&[], 2_000, |seed| {
-            let mut draw = draws(seed, 36);
-            let (mut sent, mut answered) = (0_usize, 0_usize);
-            let mut taken: Vec<usize> = Vec::new();
-            let mut copies: Vec<std::ops::Range<usize>> = Vec::new();
-            for _ in 0..60 {
-                let most = 1 + draw(5) as usize;
-                let batch = answered..sent.min(answered + most);
-                let mut take = |batch: std::ops::Range<usize>| {
-                    // The receiver knows the ids that it has.
-                    for message in batch {
-                        if !taken.contains(&message) {
-                            taken.push(message);
-                        }
+    /// The receiver's side: what it took in its order, what it still knows, and the newest number on which it decided.
+    #[derive(Default)]
+    struct Receiver {
+        taken: Vec<u64>,
+        known: Vec<u64>,
+        refused: Vec<u64>,
+        newest: u64,
+        is_full: bool,
+        refuses: Option<u64>,
+    }
+
+    impl Receiver {
+        /// Takes a batch; messages of every third number from `refuses` on are of an agent that the sender may not call.
+        fn take(&mut self, batch: std::ops::Range<u64>, from_hub: bool) -> Vec<Status> {
+            let before = self.newest;
+            let numbers: Vec<u64> = batch.collect();
+            let mut statuses: Vec<Status> = Vec::new();
+            for number in &numbers {
+                let refuses = self.refuses.is_some_and(|third| number % 3 == third);
+                let closed = statuses.last().filter(|last| is_offered_again(last.code));
+                statuses.push(match closed {
+                    Some(closed) => closed.clone(),
+                    None if refuses => Status::new(Code::PermissionDenied, "no"),
+                    None if self.is_full => Status::new(Code::ResourceExhausted, "full"),
+                    None => Status::ok(),
+                });
+            }
+            for (number, status) in numbers.iter().zip(&statuses) {
+                let is_old = from_hub && is_decided(before, *number);
+                if is_old || self.known.contains(number) || is_offered_again(status.code) {
+                    continue;
+                }
+                match status.code {
+                    Code::Ok => {
+                        self.taken.push(*number);
+                        self.known.push(*number);
                     }
-                };
-                match draw(4) {
-                    0 => sent += 1,
-                    1 => copies.push(batch),
-                    2 => {
-                        take(batch.clone());
-                        if draw(2) == 0 {
-                            answered = batch.end;
-                        }
-                    }
-                    _ if copies.is_empty() => {}
-                    _ => take(copies[draw(copies.len() as u32) as usize].clone()),
+                    _ => self.refused.push(*number),
                 }
             }
-            let in_order: Vec<usize> = (0..taken.len()).collect();
-            assert_eq!(taken, in_order, "seed {seed}");
+            self.newest = before.max(decided_up_to(&numbers, &statuses));
+            statuses
+        }
+    }
+
+    /// A sender appends, gives up some that were offered, leaves copies from the oldest message on that the receiver is not known to have
+    /// decided on, and sends directly now and then; a hub keeps every copy that it ever saw and hands out any of them at any time, more than
+    /// once or never; the receiver changes what it allows, has no room at times, and forgets what it once knew.
+    #[test]
+    fn whichever_copies_a_hub_hands_out_nothing_comes_out_of_order_or_twice_or_after_it_was_refused()
+     {
+        let by_hub = AtomicUsize::new(0);
+        for_each_seed(&[], 4_000, |seed| {
+            let mut draw = draws(seed, 36);
+            let (mut sent, mut settled) = (0_u64, 0_u64);
+            let mut receiver = Receiver::default();
+            let mut copies: Vec<std::ops::Range<u64>> = Vec::new();
+            for _ in 0..80 {
+                let batch = settled + 1..(sent + 1).min(settled + 2 + u64::from(draw(5)));
+                match draw(8) {
+                    0 | 1 => sent += 1,
+                    2 => copies.push(batch),
+                    3 => {
+                        let statuses = receiver.take(batch.clone(), false);
+                        let refused = statuses
+                            .iter()
+                            .any(|status| status.code == Code::PermissionDenied);
+                        // Where the answer is lost, all of it is offered again.
+                        if refused || draw(2) == 0 {
+                            let again = statuses.iter().position(|s| is_offered_again(s.code));
+                            settled += again.unwrap_or(statuses.len()) as u64;
+                        }
+                    }
+                    // The oldest has had its time, or is withdrawn.
+                    4 => settled = sent.min(settled + 1),
+                    5 => match draw(4) {
+                        0 => receiver.known.retain(|number| *number > settled),
+                        1 => receiver.is_full = !receiver.is_full,
+                        _ => receiver.refuses = (draw(2) == 0).then(|| u64::from(draw(3))),
+                    },
+                    _ if copies.is_empty() => {}
+                    _ => {
+                        let copy = copies[draw(copies.len() as u32) as usize].clone();
+                        let before = receiver.taken.len();
+                        receiver.take(copy, true);
+                        by_hub.fetch_add(receiver.taken.len() - before, Ordering::Relaxed);
+                    }
+                }
+            }
+            let taken = &receiver.taken;
+            assert!(taken.is_sorted_by(|a, b| a < b), "seed {seed}: {taken:?}");
+            let twice = taken
+                .iter()
+                .find(|number| receiver.refused.contains(number));
+            assert_eq!(twice, None, "seed {seed}");
         });
+        let by_hub = by_hub.into_inner();
+        assert!(by_hub > 1_000, "the hub brought {by_hub}");
     }
 }

@@ -7,7 +7,7 @@
 //! Messages are numbers; what they say, and their states on disk, is for whoever drives this.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     time::Instant,
 };
 
@@ -34,6 +34,9 @@ pub struct InboxSchedule {
     agents: HashMap<AgentName, AgentInbox>,
     /// Of each message the agent and the lane.
     messages: HashMap<MessageNumber, (AgentName, MessageLane)>,
+    /// Agents that have room for another message and have one: when it is due, and its number. So a look costs what is due, however
+    /// many agents have messages that wait.
+    next: BTreeMap<(Instant, MessageNumber), AgentName>,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +47,8 @@ struct AgentInbox {
     lanes: HashMap<MessageLane, LaneQueue>,
     /// Lanes whose first message is not in hand: when it is due, and its number.
     ready: BTreeSet<(Instant, MessageNumber, MessageLane)>,
+    /// Where it stands in [`InboxSchedule::next`].
+    next: Option<(Instant, MessageNumber)>,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +68,13 @@ impl AgentInbox {
         }
     }
 
+    /// The next message that may be handed over.
+    fn free_next(&self) -> Option<(Instant, MessageNumber)> {
+        let has_room = self.in_hand < self.capacity;
+        let first = self.ready.first().filter(|_| has_room);
+        first.map(|(due, number, _)| (*due, *number))
+    }
+
     fn wait_no_more(&mut self, lane: &MessageLane) {
         if let Some((due, number)) = self.lanes.get(lane).and_then(|queue| queue.waiting.front()) {
             self.ready.remove(&(*due, *number, lane.clone()));
@@ -80,6 +92,23 @@ impl AgentInbox {
 }
 
 impl InboxSchedule {
+    /// Has an agent stand where its next message says, after any change to it.
+    fn stand(&mut self, agent: &AgentName) {
+        let Some(inbox) = self.agents.get_mut(agent) else {
+            return;
+        };
+        let next = inbox.free_next();
+        let before = std::mem::replace(&mut inbox.next, next);
+        if before != next {
+            if let Some(before) = before {
+                self.next.remove(&before);
+            }
+            if let Some(next) = next {
+                self.next.insert(next, agent.clone());
+            }
+        }
+    }
+
     /// A message is on disk; it is due at once, or at `due`. One that is known already is left as it is.
     pub fn handle_stored(
         &mut self,
@@ -97,6 +126,7 @@ impl InboxSchedule {
         queue.waiting.push_back((due, number));
         inbox.wait(&lane);
         self.messages.insert(number, (agent.clone(), lane));
+        self.stand(agent);
     }
 
     /// How many messages the members of an agent that are here take at once, up to [`AT_ONCE`]; 0 where none is here. It is forgotten
@@ -105,6 +135,7 @@ impl InboxSchedule {
         if let Some(inbox) = self.agents.get_mut(agent) {
             inbox.capacity = capacity.min(AT_ONCE);
         }
+        self.stand(agent);
     }
 
     /// The agents for which something waits or is in hand.
@@ -115,13 +146,15 @@ impl InboxSchedule {
     /// The next message to hand to an agent that is here, if one is due; it is in hand from then on, until
     /// [`InboxSchedule::handle_end`] or [`InboxSchedule::handle_again`].
     pub fn poll_delivery(&mut self, now: Instant) -> Option<MessageNumber> {
-        let agents = self.agents.values_mut();
-        let free = agents.filter(|inbox| inbox.in_hand < inbox.capacity);
-        let due = free.filter(|inbox| inbox.ready.first().is_some_and(|(due, ..)| *due <= now));
-        let inbox =
-            due.min_by_key(|inbox| inbox.ready.first().map(|(due, number, _)| (*due, *number)))?;
-        let (_, number, lane) = inbox.ready.first()?.clone();
+        let ((due, number), agent) = self.next.first_key_value()?;
+        if *due > now {
+            return None;
+        }
+        let (number, agent) = (*number, agent.clone());
+        let inbox = self.agents.get_mut(&agent)?;
+        let (.., lane) = inbox.ready.first()?.clone();
         inbox.hand_over(&lane);
+        self.stand(&agent);
         Some(number)
     }
 
@@ -132,10 +165,12 @@ impl InboxSchedule {
             return None;
         }
         let (due, number, lane) = inbox.ready.first()?.clone();
-        (due <= now).then(|| {
-            inbox.hand_over(&lane);
-            number
-        })
+        if due > now {
+            return None;
+        }
+        inbox.hand_over(&lane);
+        self.stand(agent);
+        Some(number)
     }
 
     /// A message has its end, in hand or not: it is forgotten, and the next one of its lane may go.
@@ -158,26 +193,29 @@ impl InboxSchedule {
             inbox.in_hand -= 1;
         }
         queue.waiting.retain(|(_, other)| *other != number);
-        if queue.waiting.is_empty() {
-            inbox.lanes.remove(&lane);
-            if inbox.lanes.is_empty() {
-                self.agents.remove(&agent);
-            }
-        } else {
+        if !queue.waiting.is_empty() {
             inbox.wait(&lane);
+            return self.stand(&agent);
+        }
+        inbox.lanes.remove(&lane);
+        if inbox.lanes.is_empty() {
+            let before = self.agents.remove(&agent).and_then(|inbox| inbox.next);
+            before.map(|before| self.next.remove(&before));
+        } else {
+            self.stand(&agent);
         }
     }
 
     /// A message that was in hand, or waits, is due again at `due`, before those that came after it.
     pub fn handle_again(&mut self, due: Instant, number: MessageNumber) {
-        let Some((agent, lane)) = self.messages.get(&number) else {
+        let Some((agent, lane)) = self.messages.get(&number).cloned() else {
             return;
         };
-        let Some(inbox) = self.agents.get_mut(agent) else {
+        let Some(inbox) = self.agents.get_mut(&agent) else {
             return;
         };
-        inbox.wait_no_more(lane);
-        let Some(queue) = inbox.lanes.get_mut(lane) else {
+        inbox.wait_no_more(&lane);
+        let Some(queue) = inbox.lanes.get_mut(&lane) else {
             return;
         };
         if let Some(first) = queue.waiting.front_mut()
@@ -188,16 +226,14 @@ impl InboxSchedule {
                 inbox.in_hand -= 1;
             }
         }
-        inbox.wait(lane);
+        inbox.wait(&lane);
+        self.stand(&agent);
     }
 
     /// When [`InboxSchedule::poll_delivery`] has something that it has not now, unless it is told of something new.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let agents = self.agents.values();
-        let free = agents.filter(|inbox| inbox.in_hand < inbox.capacity);
-        free.filter_map(|inbox| inbox.ready.first().map(|(due, ..)| *due))
-            .min()
+        self.next.first_key_value().map(|((due, _), _)| *due)
     }
 }
 
@@ -207,6 +243,14 @@ mod tests {
 
     use super::*;
     use crate::testing::{draws, for_each_seed, start};
+
+    /// As [`InboxSchedule::poll_timeout`], by looking at all agents.
+    fn plain_timeout(inbox: &InboxSchedule) -> Option<Instant> {
+        let agents = inbox.agents.values();
+        agents
+            .filter_map(|inbox| inbox.free_next().map(|(due, _)| due))
+            .min()
+    }
 
     fn agent(name: &str) -> AgentName {
         name.parse().unwrap()
@@ -316,6 +360,7 @@ mod tests {
                 }
                 _ => now += Duration::from_millis(u64::from(below(1500))),
             }
+            assert_eq!(inbox.poll_timeout(), plain_timeout(&inbox));
         }
         // Everything comes to its end once the agents are here.
         for agent in &agents {
@@ -329,7 +374,7 @@ mod tests {
             assert!(waiting.remove(&number));
             inbox.handle_end(number);
         }
-        assert!(waiting.is_empty() && inbox.messages.is_empty());
+        assert!(waiting.is_empty() && inbox.messages.is_empty() && inbox.next.is_empty());
     }
 
     #[test]

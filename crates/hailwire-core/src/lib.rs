@@ -31,9 +31,13 @@
 //! | [`port_mapping`] | when a router is asked for a port |
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
+//! | [`progress_reports`], [`task_state`] | when a sender is told how far an agent is with its message; what a durable call is called as a task |
 //! | [`topics`] | who gets what is published, and what those lose who read too slowly |
+//! | [`kept_topics`], [`state_values`] | which messages a node keeps and which go, and what a named subscriber has confirmed; which node's value of a key counts |
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
+//! | [`lease_table`], [`lease_candidate`] | who holds a lease at a hub, and how long a holder may think so |
+//! | [`quorum`] | whether enough of many have agreed, or no longer can |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
@@ -54,6 +58,9 @@ pub mod held_copies;
 pub mod hub_record;
 pub mod hub_registration;
 pub mod inbox_schedule;
+pub mod kept_topics;
+pub mod lease_candidate;
+pub mod lease_table;
 pub mod liveness;
 pub mod message_exchange;
 pub mod names;
@@ -64,11 +71,15 @@ pub mod path_silence;
 pub mod peer_table;
 pub mod pending;
 pub mod port_mapping;
+pub mod progress_reports;
+pub mod quorum;
 pub mod rate_limit;
 pub mod receive_window;
 pub mod relay_share;
 mod remote;
 pub mod routing;
+pub mod state_values;
+pub mod task_state;
 #[cfg(test)]
 mod testing;
 pub mod topics;

@@ -3,9 +3,12 @@
 //! One batch is under way to a peer at a time, and the next goes when it was answered, so that what is sent in order arrives in order. A peer
 //! that cannot be reached is tried again after pauses that double up to [`LONGEST_PAUSE`], and at once when a tunnel to it is up: whoever
 //! wakes up gets its messages then, and who sleeps costs an attempt every few minutes.
+//!
+//! What waits for a peer that could not be reached is copied to a hub as well, if one holds it: after each failed attempt, and when more comes
+//! meanwhile, at most once each [`COPY_PAUSE`] for one peer. Copies have slots of their own, so that a slow hub holds up no batch.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -20,11 +23,19 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Batches under way at once, to different peers.
 pub const AT_ONCE: usize = 64;
 
+/// Shortest time between two copies of what waits for one peer.
+pub const COPY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Copies under way at once to hubs, for different peers; each is up to a few MiB of memory.
+pub const COPIES_AT_ONCE: usize = 8;
+
 /// The peers for which something waits.
 #[derive(Debug, Default)]
 pub struct MessageExchange {
     peers: HashMap<NodeId, PeerExchange>,
     under_way: usize,
+    /// The peers for which a copy is under way, also those that have answered meanwhile.
+    copying: HashSet<NodeId>,
 }
 
 #[derive(Debug)]
@@ -34,6 +45,16 @@ struct PeerExchange {
     /// More came while a batch was under way.
     more: bool,
     failures: u32,
+    /// `None` where nothing is new since the last copy.
+    copy_due: Option<Instant>,
+    copied: Option<Instant>,
+}
+
+impl PeerExchange {
+    fn ask_for_copy(&mut self, now: Instant) {
+        let rested = self.copied.map_or(now, |copied| copied + COPY_PAUSE);
+        self.copy_due = Some(now.max(rested));
+    }
 }
 
 impl MessageExchange {
@@ -43,14 +64,20 @@ impl MessageExchange {
             due: Some(now),
             more: false,
             failures: 0,
+            copy_due: None,
+            copied: None,
         });
         known.more = true;
+        if known.failures > 0 {
+            known.ask_for_copy(now);
+        }
     }
 
     /// There is a tunnel to a peer, which may have been away.
     pub fn handle_reachable(&mut self, now: Instant, peer: NodeId) {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.failures = 0;
+            known.copy_due = None;
             if let Some(due) = &mut known.due {
                 *due = now.min(*due);
             }
@@ -78,11 +105,40 @@ impl MessageExchange {
         self.under_way = self.under_way.saturating_sub(1);
         if let Some(known) = self.peers.get_mut(&peer) {
             known.failures = 0;
+            known.copy_due = None;
             known.due = Some(now);
             if !more && !known.more {
                 self.peers.remove(&peer);
             }
         }
+    }
+
+    /// The peer could not be reached: what waits for it is copied to a hub too.
+    pub fn handle_unreachable(&mut self, now: Instant, peer: NodeId) {
+        self.handle_failed(now, peer);
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.ask_for_copy(now);
+        }
+    }
+
+    /// The next peer for which a copy of what waits is left at a hub.
+    pub fn poll_copy(&mut self, now: Instant) -> Option<NodeId> {
+        if self.copying.len() >= COPIES_AT_ONCE {
+            return None;
+        }
+        let due = self.peers.iter_mut().filter(|(id, known)| {
+            known.copy_due.is_some_and(|due| due <= now) && !self.copying.contains(id)
+        });
+        let (id, known) = due.min_by_key(|(id, known)| (known.copy_due, **id))?;
+        known.copy_due = None;
+        known.copied = Some(now);
+        self.copying.insert(*id);
+        Some(*id)
+    }
+
+    /// The copy for a peer is left, or was not to be.
+    pub fn handle_copied(&mut self, peer: NodeId) {
+        self.copying.remove(&peer);
     }
 
     /// The batch to a peer was not answered, or not taken whole.
@@ -95,13 +151,18 @@ impl MessageExchange {
         }
     }
 
-    /// When [`MessageExchange::poll_batch`] has something that it has not now.
+    /// When [`MessageExchange::poll_batch`] or [`MessageExchange::poll_copy`] has something that it has not now.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.under_way >= AT_ONCE {
-            return None;
-        }
-        self.peers.values().filter_map(|known| known.due).min()
+        let batch = (self.under_way < AT_ONCE)
+            .then(|| self.peers.values().filter_map(|known| known.due).min());
+        let copies = self
+            .peers
+            .iter()
+            .filter(|(id, _)| !self.copying.contains(id));
+        let copy = (self.copying.len() < COPIES_AT_ONCE)
+            .then(|| copies.filter_map(|(_, known)| known.copy_due).min());
+        batch.flatten().into_iter().chain(copy.flatten()).min()
     }
 }
 
@@ -146,6 +207,54 @@ mod tests {
         assert_eq!(exchange.poll_batch(now), None);
         exchange.handle_answered(now, peer(1), false);
         assert_eq!(exchange.poll_batch(now), Some(peer(1)));
+    }
+
+    #[test]
+    fn what_comes_for_a_peer_that_is_away_is_copied_soon_and_not_more_often_than_each_pause() {
+        let (mut now, mut exchange) = (start(), MessageExchange::default());
+        exchange.handle_waiting(now, peer(1));
+        assert_eq!(exchange.poll_batch(now), Some(peer(1)));
+        assert_eq!(exchange.poll_copy(now), None, "it may answer yet");
+        exchange.handle_unreachable(now, peer(1));
+        assert_eq!(exchange.poll_copy(now), Some(peer(1)));
+        assert_eq!(exchange.poll_copy(now), None);
+        exchange.handle_copied(peer(1));
+        // A hundred messages within a pause are one more copy.
+        let first = now;
+        for _ in 0..100 {
+            now += Duration::from_millis(10);
+            exchange.handle_waiting(now, peer(1));
+            assert_eq!(exchange.poll_copy(now), None);
+        }
+        assert!(exchange.poll_timeout().unwrap() <= first + COPY_PAUSE);
+        assert_eq!(exchange.poll_copy(first + COPY_PAUSE), Some(peer(1)));
+        exchange.handle_copied(peer(1));
+        exchange.handle_waiting(now, peer(1));
+        exchange.handle_reachable(now, peer(1));
+        assert_eq!(exchange.poll_copy(now + LONGEST_PAUSE), None, "it is back");
+    }
+
+    #[test]
+    fn hubs_that_do_not_answer_hold_up_no_batch_and_have_so_many_copies_at_once() {
+        let (now, mut exchange) = (start(), MessageExchange::default());
+        for number in 0..200 {
+            exchange.handle_waiting(now, peer(number));
+        }
+        let mut sent = 0;
+        while let Some(id) = exchange.poll_batch(now) {
+            exchange.handle_unreachable(now, id);
+            sent += 1;
+        }
+        assert_eq!(sent, 200);
+        let copying: Vec<NodeId> = std::iter::from_fn(|| exchange.poll_copy(now)).collect();
+        assert_eq!(copying.len(), COPIES_AT_ONCE);
+        let later = now + LONGEST_PAUSE;
+        for id in &copying {
+            assert!(exchange.poll_batch(later).is_some());
+            exchange.handle_answered(later, *id, false);
+            exchange.handle_copied(*id);
+        }
+        assert!(exchange.poll_copy(later).is_some());
     }
 
     #[test]

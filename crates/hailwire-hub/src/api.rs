@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use hailwire_core::lease_table::LeaseWish;
 use hailwire_wire::{
     HubUrl, NodeId,
     address::NodeRef,
@@ -16,6 +17,7 @@ use hailwire_wire::{
         JoinHubAnswer, JoinHubRequest, LeaveHubAnswer, MemberTrust, PublishRequest, RefusalReason,
         RequestPermit, SearchRequest, SignedRequest, parse_after, path,
     },
+    lease::{self, LeaseRelease, LeaseRequest},
     limits,
     record::RecordError,
 };
@@ -187,6 +189,22 @@ impl DirectoryApi {
                 self.query(move |directory, now| directory.lookup(requester, &node, now))
                     .await
             }
+            DirectoryRequest::Lease => self.lease(requester, &body).await,
+            DirectoryRequest::ReleaseLease => {
+                let release: LeaseRelease = parse(&body)?;
+                self.quotas.lease(requester, Instant::now())?;
+                let release = move |directory: &mut Directory, _| {
+                    directory.release_lease(requester, &release, Instant::now())
+                };
+                self.query(release).await
+            }
+            DirectoryRequest::Leases => {
+                self.quotas.lookup(requester, Instant::now())?;
+                let leases = self
+                    .queue
+                    .run_long(move |directory| Some(directory.leases(requester, Instant::now())));
+                json(&leases.await.map_err(closed)??)
+            }
             DirectoryRequest::Search => {
                 let search: SearchRequest = parse(&body)?;
                 let _active_search = self.quotas.search(requester, Instant::now())?;
@@ -343,6 +361,28 @@ impl DirectoryApi {
             .await
     }
 
+    async fn lease(&self, requester: NodeId, body: &[u8]) -> Result<Bytes, RefusedRequest> {
+        let request: LeaseRequest = parse(body)?;
+        self.quotas.lease(requester, Instant::now())?;
+        let ttl = request.ttl().ok_or_else(|| {
+            let bounds = format_args!(
+                "a lease lasts from {} to {} ms",
+                limits::MIN_LEASE_MS,
+                limits::MAX_LEASE_MS
+            );
+            RefusedRequest::new(RefusalReason::Malformed, bounds)
+        })?;
+        let wish = LeaseWish {
+            name: request.name,
+            node: requester,
+            candidate: request.candidate,
+            ttl,
+            token: request.token,
+        };
+        self.query(move |directory, now| directory.ask_lease(&wish, Instant::now(), now))
+            .await
+    }
+
     async fn query<T: Serialize + Send + 'static>(
         &self,
         query: impl FnOnce(&mut Directory, u64) -> Result<T, DirectoryError> + Send + 'static,
@@ -378,6 +418,9 @@ enum DirectoryRequest {
     Hold,
     NextHeld,
     HeldTaken,
+    Lease,
+    ReleaseLease,
+    Leases,
 }
 
 impl DirectoryRequest {
@@ -391,6 +434,9 @@ impl DirectoryRequest {
             (&Method::PUT, path::HELD) => Self::Hold,
             (&Method::GET, path::HELD) => Self::NextHeld,
             (&Method::DELETE, path::HELD) => Self::HeldTaken,
+            (&Method::POST, lease::path::LEASE) => Self::Lease,
+            (&Method::POST, lease::path::RELEASE) => Self::ReleaseLease,
+            (&Method::GET, lease::path::LEASES) => Self::Leases,
             (&Method::GET, path) => Self::Lookup(path.strip_prefix(path::NODES)?.to_owned()),
             _ => return None,
         })

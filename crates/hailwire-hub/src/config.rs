@@ -118,6 +118,8 @@ pub struct HubBounds {
     pub records_per_minute: u32,
     /// Look-ups, and pages of members, that one member may ask for per minute. Default 600.
     pub lookups_per_minute: u32,
+    /// Requests for leases that one member may make per minute: each renewal is one. Default 1,200.
+    pub lease_requests_per_minute: u32,
     /// Pages of searches that one member may ask for per minute. Default 240.
     pub searches_per_minute: u32,
     /// Searches of one member under way at once. Default 2.
@@ -138,6 +140,7 @@ impl Default for HubBounds {
             bad_tickets_per_minute: 10,
             records_per_minute: 60,
             lookups_per_minute: 600,
+            lease_requests_per_minute: 1200,
             searches_per_minute: 240,
             searches_at_once: 2,
             relay_connections_per_member: 8,

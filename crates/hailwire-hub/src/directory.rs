@@ -10,6 +10,7 @@
 //! - A **name** belongs to the first key that publishes it, until some time after that key's last
 //!   record. A member holds one name; taking another releases the first.
 
+mod leases;
 pub(crate) mod listing;
 
 use std::{
@@ -19,6 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use hailwire_core::lease_table::LeaseTable;
 use hailwire_wire::{
     NodeId, NodeName,
     address::NodeRef,
@@ -117,6 +119,8 @@ pub(crate) struct Directory {
     /// The clock by which tickets expire.
     clock: LatestTime,
     started: Instant,
+    /// Who holds which lease; what of it must outlast this process is in the database too.
+    leases: LeaseTable,
 }
 
 impl Directory {
@@ -148,10 +152,12 @@ impl Directory {
             policy,
             clock: LatestTime::new(0, Duration::ZERO),
             started: Instant::now(),
+            leases: LeaseTable::default(),
         };
         let latest = directory.setting(LATEST_TIME)?;
         let latest = latest.and_then(|latest| latest.parse().ok()).unwrap_or(0);
         directory.clock = LatestTime::new(latest, Duration::ZERO);
+        directory.restore_leases(Instant::now())?;
         Ok(directory)
     }
 

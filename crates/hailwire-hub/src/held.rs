@@ -24,7 +24,8 @@ const SCHEMA: &str = "
         number INTEGER PRIMARY KEY AUTOINCREMENT, sender BLOB NOT NULL, receiver BLOB NOT NULL,
         size INTEGER NOT NULL, at INTEGER NOT NULL, sealed BLOB NOT NULL, UNIQUE (sender, receiver)
     );
-    CREATE INDEX IF NOT EXISTS held_receiver ON held (receiver, number);
+    CREATE INDEX IF NOT EXISTS held_sender ON held (sender, size);
+    CREATE INDEX IF NOT EXISTS held_receiver ON held (receiver, number, size);
     CREATE INDEX IF NOT EXISTS held_at ON held (at);
 ";
 
@@ -54,6 +55,8 @@ impl Default for HoldBounds {
 pub(crate) struct HeldStore {
     db: Connection,
     bounds: HoldBounds,
+    /// Bytes of all that is held, so that they need not be added up each time.
+    total: u64,
 }
 
 impl HeldStore {
@@ -66,7 +69,8 @@ impl HeldStore {
         // `held` is said once the disk has it: in WAL mode only FULL syncs at each commit.
         db.pragma_update(None, "synchronous", "FULL")?;
         db.execute_batch(SCHEMA)?;
-        Ok(Self { db, bounds })
+        let total = sum(&db, "SELECT coalesce(sum(size), 0) FROM held", [])?;
+        Ok(Self { db, bounds, total })
     }
 
     /// Holds a batch in place of the sender's earlier one for this receiver. Returns the unix second until which it is held.
@@ -82,34 +86,24 @@ impl HeldStore {
             bytes_of_one,
             seconds,
         } = self.bounds;
+        self.expire(now)?;
         let size = sealed.len() as u64;
         let change = self.db.transaction()?;
-        change.execute(
-            "DELETE FROM held WHERE at < ?1",
-            [signed(now.saturating_sub(seconds))],
-        )?;
-        change.execute(
-            "DELETE FROM held WHERE sender = ?1 AND receiver = ?2",
+        let freed = deleted(
+            &change,
+            "DELETE FROM held WHERE sender = ?1 AND receiver = ?2 RETURNING size",
             params![sender.as_bytes(), receiver.as_bytes()],
         )?;
-        let sum = |sql: &str, key: &[u8]| -> rusqlite::Result<u64> {
-            let sum: i64 = change
-                .prepare_cached(sql)?
-                .query_row([key], |row| row.get(0))?;
-            Ok(sum.cast_unsigned().saturating_add(size))
-        };
-        let of = "SELECT coalesce(sum(size), 0) FROM held WHERE";
-        let full = |message: &str| DirectoryError::Refused {
-            reason: RefusalReason::Full,
-            message: message.to_owned(),
-        };
-        if sum(&format!("{of} sender = ?1"), sender.as_bytes())? > bytes_of_one {
+        let from = "SELECT coalesce(sum(size), 0) FROM held WHERE sender = ?1";
+        if sum(&change, from, [sender.as_bytes()])? + size > bytes_of_one {
             return Err(full("the hub holds as much from this node as it may"));
         }
-        if sum(&format!("{of} receiver = ?1"), receiver.as_bytes())? > bytes_of_one {
+        let to = "SELECT coalesce(sum(size), 0) FROM held WHERE receiver = ?1";
+        if sum(&change, to, [receiver.as_bytes()])? + size > bytes_of_one {
             return Err(full("the hub holds as much for that node as it may"));
         }
-        if sum(&format!("{of} ?1 IS NOT NULL"), &[])? > bytes {
+        let total = self.total.saturating_sub(freed) + size;
+        if total > bytes {
             return Err(full("the hub holds as many messages as it may"));
         }
         change.execute(
@@ -123,22 +117,34 @@ impl HeldStore {
             ],
         )?;
         change.commit()?;
+        self.total = total;
         Ok(now.saturating_add(seconds))
+    }
+
+    /// Deletes what has been held for as long as it may be.
+    fn expire(&mut self, now: u64) -> Result<(), DirectoryError> {
+        let oldest = signed(now.saturating_sub(self.bounds.seconds));
+        let change = self.db.transaction()?;
+        let sql = "DELETE FROM held WHERE at < ?1 RETURNING size";
+        let freed = deleted(&change, sql, [oldest])?;
+        change.commit()?;
+        self.total = self.total.saturating_sub(freed);
+        Ok(())
     }
 
     /// The first batch for a receiver whose number is above `after`.
     pub(crate) fn next(
-        &self,
+        &mut self,
         receiver: NodeId,
         after: u64,
         now: u64,
     ) -> Result<Option<HeldBatch>, DirectoryError> {
-        let oldest = signed(now.saturating_sub(self.bounds.seconds));
+        self.expire(now)?;
         let mut select = self.db.prepare_cached(
             "SELECT number, sender, sealed FROM held \
-             WHERE receiver = ?1 AND number > ?2 AND at >= ?3 ORDER BY number LIMIT 1",
+             WHERE receiver = ?1 AND number > ?2 ORDER BY number LIMIT 1",
         )?;
-        let next = select.query_row(params![receiver.as_bytes(), signed(after), oldest], |row| {
+        let next = select.query_row(params![receiver.as_bytes(), signed(after)], |row| {
             Ok(HeldBatch {
                 number: row.get::<_, i64>(0)?.cast_unsigned(),
                 from: NodeId::from_bytes(row.get(1)?),
@@ -150,11 +156,34 @@ impl HeldStore {
 
     /// Deletes a batch that its receiver has; returns whether it was there.
     pub(crate) fn delete(&mut self, receiver: NodeId, number: u64) -> Result<bool, DirectoryError> {
-        let deleted = self.db.execute(
-            "DELETE FROM held WHERE receiver = ?1 AND number = ?2",
+        let change = self.db.transaction()?;
+        let freed = deleted(
+            &change,
+            "DELETE FROM held WHERE receiver = ?1 AND number = ?2 RETURNING size",
             params![receiver.as_bytes(), signed(number)],
         )?;
-        Ok(deleted > 0)
+        change.commit()?;
+        self.total = self.total.saturating_sub(freed);
+        Ok(freed > 0)
+    }
+}
+
+/// Deletes rows; returns the sum of their sizes.
+fn deleted(db: &Connection, sql: &str, of: impl rusqlite::Params) -> rusqlite::Result<u64> {
+    let mut delete = db.prepare_cached(sql)?;
+    let sizes = delete.query_map(of, |row| row.get::<_, i64>(0))?;
+    sizes.map(|size| size.map(i64::cast_unsigned)).sum()
+}
+
+fn sum(db: &Connection, sql: &str, of: impl rusqlite::Params) -> rusqlite::Result<u64> {
+    let sum: i64 = db.prepare_cached(sql)?.query_row(of, |row| row.get(0))?;
+    Ok(sum.cast_unsigned())
+}
+
+fn full(message: &str) -> DirectoryError {
+    DirectoryError::Refused {
+        reason: RefusalReason::Full,
+        message: message.to_owned(),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{config::HubBounds, throttle::KeyedThrottle};
 pub(crate) struct MemberQuotas {
     records: Mutex<KeyedThrottle<NodeId>>,
     lookups: Mutex<KeyedThrottle<NodeId>>,
+    leases: Mutex<KeyedThrottle<NodeId>>,
     searches: Mutex<KeyedThrottle<NodeId>>,
     searches_at_once: usize,
     active_searches: Arc<Mutex<HashMap<NodeId, usize>>>,
@@ -28,6 +29,7 @@ pub(crate) struct MemberQuotas {
 pub(crate) enum QuotaExceeded {
     Records,
     Lookups,
+    Leases,
     Searches,
     SearchesAtOnce,
 }
@@ -37,6 +39,7 @@ impl QuotaExceeded {
         match self {
             Self::Records => "too many records from this node",
             Self::Lookups => "too many look-ups by this node",
+            Self::Leases => "too many requests for leases by this node",
             Self::Searches => "too many searches by this node",
             Self::SearchesAtOnce => "this node runs too many searches at once",
         }
@@ -49,6 +52,7 @@ impl MemberQuotas {
         Self {
             records: throttle(bounds.records_per_minute),
             lookups: throttle(bounds.lookups_per_minute),
+            leases: throttle(bounds.lease_requests_per_minute),
             searches: throttle(bounds.searches_per_minute),
             searches_at_once: bounds.searches_at_once,
             active_searches: Arc::default(),
@@ -61,6 +65,10 @@ impl MemberQuotas {
 
     pub(crate) fn lookup(&self, node: NodeId, now: Instant) -> Result<(), QuotaExceeded> {
         admit(&self.lookups, node, now, QuotaExceeded::Lookups)
+    }
+
+    pub(crate) fn lease(&self, node: NodeId, now: Instant) -> Result<(), QuotaExceeded> {
+        admit(&self.leases, node, now, QuotaExceeded::Leases)
     }
 
     /// Admits a search; it counts as active until the returned guard is dropped.
@@ -143,6 +151,7 @@ mod tests {
         let bounds = HubBounds {
             records_per_minute: 1,
             lookups_per_minute: 1,
+            lease_requests_per_minute: 1,
             searches_per_minute: 1,
             ..HubBounds::default()
         };
@@ -150,9 +159,11 @@ mod tests {
         let id = NodeId::from_bytes([1; 32]);
         assert_eq!(quotas.record(id, now), Ok(()));
         assert_eq!(quotas.lookup(id, now), Ok(()));
+        assert_eq!(quotas.lease(id, now), Ok(()));
         assert!(quotas.search(id, now).is_ok());
         assert_eq!(quotas.record(id, now), Err(QuotaExceeded::Records));
         assert_eq!(quotas.lookup(id, now), Err(QuotaExceeded::Lookups));
+        assert_eq!(quotas.lease(id, now), Err(QuotaExceeded::Leases));
         let again = quotas.search(id, now).map(drop);
         assert_eq!(again, Err(QuotaExceeded::Searches));
         assert!(

@@ -34,6 +34,7 @@
 //! | [`firewall`] | what may pass |
 //! | [`packet`] | what the model knows of a packet |
 //! | [`fabric`] | all of it at once |
+//! | [`power_loss`] | a disk that forgets what was not synced |
 //! | [`real`], [`virtual_net`] | the tiers |
 //! | [`check`](mod@check), [`discover`] | the probes |
 
@@ -44,6 +45,7 @@ pub mod firewall;
 pub mod link;
 pub mod nat;
 pub mod packet;
+pub mod power_loss;
 pub mod real;
 pub mod topology;
 pub mod virtual_net;

@@ -159,6 +159,11 @@ name! {
     NodeName, "node"
 }
 
+name! {
+    /// The name of a lease at a hub: the grammar of [`AgentName`].
+    LeaseName, "lease"
+}
+
 /// Which node an address means.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NodeRef {
@@ -334,7 +339,7 @@ pub enum AddressError {
         "`{text}` is not {what} name: 1 to 64 of a-z 0-9 . _ -, beginning and ending with a letter or digit"
     )]
     Name {
-        /// What it should have named: `an agent` or `a node`.
+        /// What it should have named: `an agent`, `a node` or `a lease`.
         what: &'static str,
         /// The text, shortened.
         text: String,
@@ -354,10 +359,10 @@ fn check_name(what: &'static str, text: &str) -> Result<(), AddressError> {
         && bytes.first().copied().is_some_and(outer)
         && bytes.last().copied().is_some_and(outer);
     if !good {
-        let what = if what == "agent" {
-            "an agent"
-        } else {
-            "a node"
+        let what = match what {
+            "agent" => "an agent",
+            "lease" => "a lease",
+            _ => "a node",
         };
         return Err(AddressError::Name {
             what,

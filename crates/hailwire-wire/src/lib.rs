@@ -25,6 +25,7 @@
 //! | [`latest_time`] | the latest time seen, by which tickets expire |
 //! | [`hub_url`] | where a hub is, in canonical form |
 //! | [`directory`] | requests to a hub, their answers and their permission |
+//! | [`lease`] | which of several programs leads: requests to a hub and their answers |
 //! | [`stun`] | how a hub tells what a NAT does |
 //! | [`shown`] | foreign text, made fit to be shown |
 //! | [`limits`] | every bound, in one place |
@@ -37,6 +38,7 @@ pub mod header;
 pub mod held;
 pub mod hub_url;
 pub mod latest_time;
+pub mod lease;
 pub mod limits;
 pub mod messages;
 pub mod mux;

@@ -36,6 +36,15 @@ pub const MAX_BATCH: usize = 1024;
 /// Most bytes of a batch of messages between nodes: room for one message of [`MAX_SEND_BODY`] with its header.
 pub const MAX_BATCH_BYTES: usize = 17 * 1024 * 1024;
 
+/// Most attempts that the sender of a durable message may ask for.
+pub const MAX_MESSAGE_ATTEMPTS: u32 = 100;
+
+/// Longest text with which an agent says how far it is with a message, in bytes.
+pub const MAX_PROGRESS_TEXT: usize = 256;
+
+/// Most bytes of an answer that are told before it is whole.
+pub const MAX_PARTIAL: usize = 256 * 1024;
+
 /// Largest signed record.
 pub const MAX_RECORD: usize = 64 * 1024;
 
@@ -119,6 +128,12 @@ pub const MAX_TOPIC_BODY: usize = 1024 * 1024;
 /// [`MAX_TOPIC_PATTERNS`] patterns.
 pub const MAX_TOPIC_RECORD: usize = 1152 * 1024;
 
+/// Most patterns of one replay of kept messages.
+pub const MAX_REPLAY_PATTERNS: usize = 64;
+
+/// Most messages that a replay of the newest takes.
+pub const MAX_REPLAY_LAST: u64 = 100_000;
+
 /// Unanswered pings that a multiplexed connection remembers; further ones get no answer.
 pub const MUX_MAX_PINGS: usize = 16;
 
@@ -189,3 +204,15 @@ pub const MAX_HUB_ANSWER: usize = 4 * 1024 * 1024;
 
 /// Most words and tags of one search.
 pub const MAX_SEARCH_TERMS: usize = 16;
+
+/// Most leases that a hub has at once; one that runs out gives way.
+pub const MAX_LEASES: usize = 4096;
+
+/// Most leases that the programs of one member hold at once.
+pub const MAX_MEMBER_LEASES: usize = 64;
+
+/// Shortest lease, in milliseconds.
+pub const MIN_LEASE_MS: u64 = 1000;
+
+/// Longest lease, in milliseconds: ten minutes.
+pub const MAX_LEASE_MS: u64 = 600_000;

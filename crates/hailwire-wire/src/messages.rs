@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Status,
-    header::{HeaderError, is_false, is_zero},
+    header::{HeaderError, is_false, is_zero, is_zero_u64},
     limits,
     status::Code,
 };
@@ -34,11 +34,13 @@ pub enum MessageState {
     Unknown = 7,
     /// Somebody at the receiver's node removed it.
     Dropped = 8,
+    /// Its sender withdrew it before its agent had done it. Where an attempt was begun, the agent may have done a part.
+    Cancelled = 9,
 }
 
 impl MessageState {
     /// All states, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Stored,
         Self::Delivered,
         Self::Taken,
@@ -48,6 +50,7 @@ impl MessageState {
         Self::Expired,
         Self::Unknown,
         Self::Dropped,
+        Self::Cancelled,
     ];
 
     /// The word for people and in JSON.
@@ -63,6 +66,7 @@ impl MessageState {
             Self::Expired => "expired",
             Self::Unknown => "unknown",
             Self::Dropped => "dropped",
+            Self::Cancelled => "cancelled",
         }
     }
 
@@ -181,6 +185,13 @@ pub struct OfferedMessage {
     /// The body, at most [`limits::MAX_SEND_BODY`] bytes.
     #[serde(with = "serde_bytes", default, skip_serializing_if = "Vec::is_empty")]
     pub body: Vec<u8>,
+    /// How often an agent is handed it at most, up to [`limits::MAX_MESSAGE_ATTEMPTS`]; 0 for as often as the receiver's node says.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts: u32,
+    /// Higher than that of any message which its node sent to the same peer before. A copy that comes by way of a hub is taken only if its number is higher
+    /// than all that the receiver has decided on.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub number: u64,
 }
 
 /// How a message ended, from the receiver's node to the sender's.
@@ -204,6 +215,30 @@ pub struct MessageReceipt {
     pub answer: Vec<u8>,
 }
 
+/// How far an agent is with a message that it has in hand, from the receiver's node to the sender's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageProgress {
+    /// Of which message.
+    pub id: MessageId,
+    /// Of which attempt, from 1. What was said of an earlier one is over.
+    pub attempt: u32,
+    /// How much of [`MessageProgress::total`] is done, in units of the agent's own.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub done: u64,
+    /// How much there is to do; 0 where the agent does not know.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub total: u64,
+    /// What it is at, for people, at most [`limits::MAX_PROGRESS_TEXT`] bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// Where in the answer [`MessageProgress::partial`] begins.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub offset: u64,
+    /// A piece of the answer that the agent has given already. All of them together are at most [`limits::MAX_PARTIAL`] bytes.
+    #[serde(with = "serde_bytes", default, skip_serializing_if = "Vec::is_empty")]
+    pub partial: Vec<u8>,
+}
+
 /// What one node has for another: the body of a call of `messages` to its agent `node`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -214,6 +249,12 @@ pub struct MessageBatch {
     /// Receipts of messages that came from the other node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub receipts: Vec<MessageReceipt>,
+    /// Messages that their sender has withdrawn, whether they arrived or not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub withdrawals: Vec<MessageId>,
+    /// How far agents are with messages that came from the other node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub progress: Vec<MessageProgress>,
 }
 
 /// The answer to a [`MessageBatch`], written once all of it is on disk.
@@ -224,6 +265,9 @@ pub struct BatchAnswer {
     /// [`Code::ResourceExhausted`] is, so are all that follow.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Status>,
+    /// For each withdrawal in order: `ok` where it is written down; anything else, it is to be told again later.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub withdrawals: Vec<Status>,
 }
 
 /// Whether a sender offers a message again that was refused with this code; any other one is final.
@@ -242,8 +286,23 @@ pub const fn is_offered_again(code: Code) -> bool {
 /// [`HeaderError`].
 pub fn decode_batch(payload: &[u8]) -> Result<MessageBatch, HeaderError> {
     let batch: MessageBatch = crate::header::decode(payload)?;
-    if batch.messages.len() > limits::MAX_BATCH || batch.receipts.len() > limits::MAX_BATCH {
+    let counts = [
+        batch.messages.len(),
+        batch.receipts.len(),
+        batch.withdrawals.len(),
+        batch.progress.len(),
+    ];
+    if counts.into_iter().any(|count| count > limits::MAX_BATCH) {
         return Err(HeaderError::Bound("number of messages"));
+    }
+    for told in &batch.progress {
+        if told.text.len() > limits::MAX_PROGRESS_TEXT {
+            return Err(HeaderError::Bound("text of a progress"));
+        }
+        let end = told.offset.saturating_add(told.partial.len() as u64);
+        if end > limits::MAX_PARTIAL as u64 {
+            return Err(HeaderError::Bound("partial answer"));
+        }
     }
     Ok(batch)
 }
@@ -275,6 +334,8 @@ mod tests {
             call: true,
             header: vec![0x80],
             body: b"hi".to_vec(),
+            attempts: 2,
+            number: 1 << 40,
         };
         let receipt = MessageReceipt {
             id,
@@ -287,6 +348,8 @@ mod tests {
         let mut batch = MessageBatch {
             messages: vec![message.clone()],
             receipts: vec![receipt],
+            withdrawals: vec![id],
+            progress: vec![told(id)],
         };
         let bytes = crate::header::encode(&batch);
         assert_eq!(decode_batch(&bytes).unwrap(), batch);
@@ -295,13 +358,63 @@ mod tests {
         assert!(matches!(decode_batch(&bytes), Err(HeaderError::Bound(_))));
     }
 
+    fn told(id: MessageId) -> MessageProgress {
+        MessageProgress {
+            id,
+            attempt: 1,
+            done: 3,
+            total: 10,
+            text: "reading".to_owned(),
+            offset: 4,
+            partial: b"half".to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_batch_with_too_much_of_anything_is_refused() {
+        let id = MessageId::new(5, [1; 10]);
+        let told = told(id);
+        let progress = |told: MessageProgress| MessageBatch {
+            progress: vec![told],
+            ..MessageBatch::default()
+        };
+        let text = "x".repeat(limits::MAX_PROGRESS_TEXT);
+        let most = progress(MessageProgress {
+            text: text.clone(),
+            offset: limits::MAX_PARTIAL as u64 - 4,
+            ..told.clone()
+        });
+        assert_eq!(decode_batch(&crate::header::encode(&most)).unwrap(), most);
+        for batch in [
+            MessageBatch {
+                withdrawals: vec![id; limits::MAX_BATCH + 1],
+                ..MessageBatch::default()
+            },
+            MessageBatch {
+                progress: vec![told.clone(); limits::MAX_BATCH + 1],
+                ..MessageBatch::default()
+            },
+            progress(MessageProgress {
+                text: text + "x",
+                ..told.clone()
+            }),
+            progress(MessageProgress {
+                offset: u64::MAX,
+                ..told
+            }),
+        ] {
+            let bytes = crate::header::encode(&batch);
+            assert!(matches!(decode_batch(&bytes), Err(HeaderError::Bound(_))));
+        }
+    }
+
     #[test]
     fn a_state_that_nobody_knows_is_refused() {
         for state in MessageState::ALL {
             assert_eq!(MessageState::from_number(state as u64), Some(state));
         }
-        assert_eq!(MessageState::from_number(9), None);
-        let map = [0x81, 0xa5, b's', b't', b'a', b't', b'e', 9];
+        assert_eq!(MessageState::from_number(10), None);
+        let map = [0x81, 0xa5, b's', b't', b'a', b't', b'e', 10];
         #[derive(Debug, Deserialize)]
         struct OneState {
             #[expect(dead_code, reason = "it cannot be read")]

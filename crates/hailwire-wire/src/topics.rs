@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     AgentName, NodeId,
-    header::{self, HeaderError, is_zero_u64},
+    header::{self, HeaderError, is_false, is_zero_u64},
     limits::{MAX_NAME, MAX_TOPIC, MAX_TOPIC_BODY, MAX_TOPIC_RECORD, MAX_TOPIC_TOKENS},
 };
 
@@ -87,6 +87,20 @@ impl TopicPattern {
             }
         }
         tokens.next().is_none()
+    }
+
+    /// Whether there is a topic that both match.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (mut these, mut those) = (self.tokens(), other.tokens());
+        loop {
+            match (these.next(), those.next()) {
+                (None, None) => return true,
+                (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
+                (Some(one), Some(two)) if one == "*" || two == "*" || one == two => {}
+                _ => return false,
+            }
+        }
     }
 }
 
@@ -231,6 +245,51 @@ pub struct TopicRecord {
     /// To a node: patterns that it may not subscribe to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
+    /// The number of a message in the log of the node that keeps it, from 1; 0 where it is not kept.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub kept: u64,
+    /// The value under this topic is deleted: of topics that keep their last message alone.
+    #[serde(skip_serializing_if = "is_false")]
+    pub deleted: bool,
+    /// From a program: publish only if the newest message that is kept under this topic has this number; 0 for none, or a deleted one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub if_kept: Option<u64>,
+    /// News: the log that the messages which follow are kept in. A node whose files are lost begins another.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub log: u64,
+    /// News: all has come that was kept when it was asked for.
+    #[serde(skip_serializing_if = "is_false")]
+    pub reached: bool,
+    /// News for a program: why what `node` keeps does not come now.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub away: String,
+    /// News for a program: every node has said `reached` or `away`, or has had its time.
+    #[serde(skip_serializing_if = "is_false")]
+    pub settled: bool,
+}
+
+/// What a node asks for of the messages that a peer keeps. Where several starts are said, the first of `log`, `from`, `last` and `since_ms` counts;
+/// where none is, it starts with what is kept from now on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopicReplay {
+    /// At least one, at most [`MAX_REPLAY_PATTERNS`](crate::limits::MAX_REPLAY_PATTERNS).
+    pub patterns: Vec<String>,
+    /// Messages after number `after` of this log; from the first that is kept where the node has another log.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub log: u64,
+    /// See `log`.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub after: u64,
+    /// Messages from this number on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+    /// The newest so many messages, at most [`MAX_REPLAY_LAST`](crate::limits::MAX_REPLAY_LAST), and what follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<u64>,
+    /// What was published no longer ago, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
 }
 
 impl TopicRecord {
@@ -372,6 +431,40 @@ mod tests {
             let pattern: TopicPattern = pattern.parse().unwrap();
             let topic: Topic = topic.parse().unwrap();
             assert_eq!(pattern.matches(&topic), expected, "{pattern} {topic}");
+        }
+    }
+
+    #[test]
+    fn patterns_overlap_exactly_where_a_topic_matches_both() {
+        let all = |tokens: &[&str]| -> Vec<String> {
+            let mut all: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+            for _ in 0..2 {
+                let longer = all
+                    .iter()
+                    .flat_map(|text| tokens.iter().map(move |token| format!("{text}.{token}")));
+                all.extend(longer.collect::<Vec<_>>());
+            }
+            all.sort_unstable();
+            all.dedup();
+            all
+        };
+        let topics: Vec<Topic> = all(&["a", "b"])
+            .iter()
+            .map(|t| t.parse().unwrap())
+            .collect();
+        let patterns: Vec<TopicPattern> = all(&["a", "b", "*", ">"])
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .collect();
+        for one in &patterns {
+            for two in &patterns {
+                let both = topics.iter().any(|t| one.matches(t) && two.matches(t));
+                // A topic of more tokens than these decides nothing that these do not, up to three tokens.
+                let short = one.tokens().count().max(two.tokens().count()) <= 3;
+                if short {
+                    assert_eq!(one.overlaps(two), both, "{one} {two}");
+                }
+            }
         }
     }
 

@@ -32,6 +32,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
             // Only who reads too slowly sees this.
             Some(TopicEvent::Missed(lost)) => println!("{lost} messages were lost"),
+            // The rest is of what nodes keep.
+            Some(_) => {}
             None => break,
         }
     }

@@ -7,7 +7,10 @@
 //!
 //! These types are also the documented `--json` output of the commands of the same name.
 
-use hailwire_wire::NodeId;
+use hailwire_wire::{
+    NodeId,
+    lease::{LeaseRelease, LeaseRequest},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::agent_schema::AgentSchema;
@@ -71,6 +74,10 @@ pub mod method {
     pub const MESSAGE_TAKE: &str = "message.take";
     /// [`super::MessageVerdict`] → [`super::MessageRow`].
     pub const MESSAGE_ACK: &str = "message.ack";
+    /// [`super::MessageSelector`] → [`super::MessageRow`]: one that was sent from here is withdrawn. It has its end at once, or once its receipt comes.
+    pub const TASK_CANCEL: &str = "task.cancel";
+    /// [`super::TaskProgressReport`] → nothing: an agent of this machine says how far it is.
+    pub const TASK_PROGRESS: &str = "task.progress";
     /// A batch of messages and receipts, in MessagePack, as `spec/messages.md` says; for trusted peers alone.
     pub const MESSAGES: &str = "messages";
     /// Records in MessagePack, as `spec/topics.md` says → [`super::PublishReceipt`].
@@ -81,6 +88,22 @@ pub mod method {
     pub const TOPIC_LIST: &str = "topic.list";
     /// What a node wants, and what is published here: records in MessagePack both ways; for trusted peers alone.
     pub const TOPICS: &str = "topics";
+    /// [`super::LeaseAsk`] → [`hailwire_wire::lease::LeaseAnswer`], from a hub.
+    pub const LEASE_ASK: &str = "lease.ask";
+    /// [`super::LeaseGiveBack`] → [`hailwire_wire::lease::LeaseReleased`], from a hub.
+    pub const LEASE_RELEASE: &str = "lease.release";
+    /// [`super::LeaseQuery`] → `Vec<`[`hailwire_wire::lease::LeaseRow`]`>`, from a hub.
+    pub const LEASE_LIST: &str = "lease.list";
+    /// [`super::KeepRequest`] → [`super::KeptTopicRow`].
+    pub const TOPIC_KEEP: &str = "topic.keep";
+    /// A pattern → [`super::KeptTopicRow`], as it was; what was kept is removed.
+    pub const TOPIC_UNKEEP: &str = "topic.unkeep";
+    /// [`super::ConfirmRequest`] → `()`, once that is on the disk.
+    pub const TOPIC_CONFIRM: &str = "topic.confirm";
+    /// The name of a subscriber → `()`; what it has confirmed is forgotten.
+    pub const TOPIC_FORGET: &str = "topic.forget";
+    /// What of the kept messages a node wants, and these: records in MessagePack both ways; for trusted peers alone.
+    pub const TOPIC_REPLAY: &str = "topics.replay";
     /// [`super::ShutdownRequest`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
@@ -463,6 +486,36 @@ pub struct LeaveAnswer {
     pub configured: bool,
 }
 
+/// Asks a hub for a lease in the name of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseAsk {
+    /// The hub's URL; empty for the only one.
+    #[serde(default)]
+    pub hub: String,
+    /// What is asked of it.
+    #[serde(flatten)]
+    pub request: LeaseRequest,
+}
+
+/// Gives a program's lease back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseGiveBack {
+    /// The hub's URL; empty for the only one.
+    #[serde(default)]
+    pub hub: String,
+    /// Which lease.
+    #[serde(flatten)]
+    pub release: LeaseRelease,
+}
+
+/// `hail leases`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeaseQuery {
+    /// The hub's URL; empty for the only one.
+    pub hub: String,
+}
+
 /// One trusted peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TrustedPeer {
@@ -744,9 +797,26 @@ pub struct MessageQuery {
     pub agent: String,
     /// In these states; none for all.
     pub states: Vec<String>,
+    /// Of those that were sent, calls alone, in these states of a task; none for all: `submitted`, `working`, `completed`, `failed`,
+    /// `cancelled` or `rejected`. Absent for sends too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<String>>,
     /// At most so many; 0 for as many as there are, up to 1,000.
     pub most: u32,
 }
+
+/// The field in which an agent finds the id of the durable message that it is handed.
+pub const MESSAGE_ID_FIELD: &str = "hail-message-id";
+
+/// The field in which an agent finds how often the message was handed over, this time included.
+pub const MESSAGE_ATTEMPT_FIELD: &str = "hail-message-attempt";
+
+/// The field of a durable call that says for how many milliseconds its sender's node keeps it after its end: seven days where it is absent, 30 at most.
+pub const KEEP_FIELD: &str = "hail-message-keep";
+
+/// The field of a durable call or send that says how often it is tried at most: as often as the receiver's node says where it is
+/// absent, 100 times at most.
+pub const ATTEMPTS_FIELD: &str = "hail-message-attempts";
 
 /// A durable message, as the sender's or the receiver's node knows it. Times are unix milliseconds of that node's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -764,8 +834,11 @@ pub struct MessageRow {
     pub from: String,
     /// The node at the other end.
     pub node: Option<NodeId>,
-    /// `stored`, `delivered`, `taken`, `acknowledged`, `answered`, `dead`, `expired`, `unknown` or `dropped`.
+    /// `stored`, `delivered`, `taken`, `acknowledged`, `answered`, `dead`, `expired`, `unknown`, `dropped` or `cancelled`.
     pub state: String,
+    /// The state of a durable call that was sent from here, as a task: `submitted`, `working`, `completed`, `failed`, `cancelled`
+    /// or `rejected`. Empty of anything else.
+    pub task: String,
     /// How often an agent was handed it.
     pub attempts: u32,
     /// Bytes of its body.
@@ -774,8 +847,16 @@ pub struct MessageRow {
     pub stored_at_ms: u64,
     /// When the receiver's node had it on disk, as far as this node knows.
     pub delivered_at_ms: Option<u64>,
+    /// When this node, from which it was sent, learned that the last attempt had begun; one that ends within a second is not told.
+    pub started_at_ms: Option<u64>,
+    /// When its sender withdrew it.
+    pub withdrawn_at_ms: Option<u64>,
     /// When it had its end.
     pub ended_at_ms: Option<u64>,
+    /// Until when its row is kept, of one that was sent from here and has its end.
+    pub kept_until_ms: Option<u64>,
+    /// How far the agent said that it is, in the last attempt.
+    pub progress: Option<TaskProgress>,
     /// When it is worth nothing any more.
     pub expires_at_ms: u64,
     /// Why it did not succeed: the name of a status code; empty where it did, or has no end yet.
@@ -803,6 +884,52 @@ pub struct MessageDetail {
     pub answer_type: String,
     /// The answer of a durable call.
     pub answer: MessageContent,
+    /// What is known of the answer while it is not whole, up to its first 256 KiB, in the last attempt.
+    pub partial: MessageContent,
+    /// Bytes of it.
+    pub partial_bytes: u64,
+}
+
+/// How far an agent is with a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskProgress {
+    /// When this node learned of it.
+    pub at_ms: u64,
+    /// How much is done, in units of the agent's own.
+    pub done: u64,
+    /// How much there is to do; 0 where the agent does not know.
+    pub total: u64,
+    /// What it is at.
+    pub text: String,
+}
+
+/// What an agent says of a message that it has in hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskProgressReport {
+    /// Which message: the field `hail-message-id` of what it was handed.
+    pub id: String,
+    /// Which attempt, from the field `hail-message-attempt`: what an earlier one says is refused. 0 for the one that is under way.
+    pub attempt: u32,
+    /// How much is done, in units of the agent's own.
+    pub done: u64,
+    /// How much there is to do; 0 where the agent does not know.
+    pub total: u64,
+    /// What it is at; its first 256 bytes are kept.
+    pub text: String,
+}
+
+/// What somebody who waits knows of a message already.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageSeen {
+    /// [`MessageRow::attempts`].
+    pub attempts: u32,
+    /// [`TaskProgress::at_ms`]; 0 for none.
+    pub progress_at_ms: u64,
+    /// [`MessageDetail::partial_bytes`].
+    pub partial_bytes: u64,
 }
 
 /// To whom messages went that were published.
@@ -815,14 +942,86 @@ pub struct PublishReceipt {
     pub programs: u64,
     /// Peers that they went to, over all messages; how many subscribe behind a peer, it alone knows.
     pub peers: u64,
+    /// Messages that are kept, and on the disk.
+    pub kept: u64,
+    /// The number of the last of these in the node's log; 0 for none. Of state, its revision.
+    pub last: u64,
 }
 
-/// What a program subscribes to.
+/// What a program subscribes to. With any of `since_ms`, `last`, `from` or a `name` it reads what nodes keep, from there on; else it gets what is published from
+/// now on, at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SubscribeRequest {
     /// Patterns of topics, at least one. A message that several of them match comes once.
     pub patterns: Vec<String>,
+    /// What was published no longer ago, and what follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_ms: Option<u64>,
+    /// The last so many messages of each node, and what follows; 0 for only what follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<u64>,
+    /// Messages from this number on, in the log of each node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+    /// The name of the subscriber, which gets each message at least once; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// How long nodes have to say what they keep before the program is told that they have; 3 s by default, 60 s at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settle_ms: Option<u64>,
+}
+
+impl SubscribeRequest {
+    /// Whether it reads what is kept.
+    #[must_use]
+    pub fn is_replay(&self) -> bool {
+        let started = [self.since_ms, self.last, self.from];
+        !self.name.is_empty() || started.iter().any(Option::is_some)
+    }
+}
+
+/// What is to be kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeepRequest {
+    /// Which topics.
+    pub pattern: String,
+    /// Most bytes; 1 GiB where it is not said. The oldest go.
+    pub max_bytes: Option<u64>,
+    /// Most messages; as many as fit where it is not said.
+    pub max_messages: Option<u64>,
+    /// Longest time in milliseconds; seven days where it is not said, but for the last of each topic.
+    pub max_age_ms: Option<u64>,
+    /// Only the last message of each topic.
+    pub last_per_topic: bool,
+}
+
+impl KeepRequest {
+    /// With what is meant where it is not said.
+    pub(crate) fn bounds(&self) -> hailwire_core::kept_topics::KeptBounds {
+        let age = (!self.last_per_topic).then_some(7 * 24 * 3600 * 1000);
+        hailwire_core::kept_topics::KeptBounds {
+            max_bytes: self.max_bytes.unwrap_or(1024 * 1024 * 1024),
+            max_messages: self.max_messages,
+            max_age_ms: self.max_age_ms.or(age),
+            last_per_topic: self.last_per_topic,
+        }
+    }
+}
+
+/// What a named subscriber has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfirmRequest {
+    /// Its name.
+    pub name: String,
+    /// The node whose messages they are; none for this machine.
+    pub node: Option<NodeId>,
+    /// The log that they are in.
+    pub log: u64,
+    /// The number of the last of them: all before it are done as well.
+    pub kept: u64,
 }
 
 /// Who is subscribed to what.
@@ -833,6 +1032,67 @@ pub struct TopicList {
     pub topics: Vec<TopicRow>,
     /// Peers that are asked for what programs of this machine are subscribed to; none where those are subscribed to nothing.
     pub peers: Vec<TopicPeer>,
+    /// What is kept here.
+    pub kept: Vec<KeptTopicRow>,
+    /// Named subscribers of this machine.
+    pub named: Vec<NamedSubscriberRow>,
+}
+
+/// A pattern whose messages are kept, or the last of each topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeptTopicRow {
+    /// The pattern.
+    pub pattern: String,
+    /// Most bytes that they take.
+    pub max_bytes: u64,
+    /// Most messages; absent for as many as fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_messages: Option<u64>,
+    /// Longest time in milliseconds; absent for as long as they fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
+    /// Only the last message of each topic is kept.
+    pub last_per_topic: bool,
+    /// Messages that are kept.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Messages that went because of a bound, since the pattern is kept.
+    pub removed: u64,
+    /// The number of the first one in the node's log; 0 for none.
+    pub first: u64,
+    /// When that was published, milliseconds since 1970.
+    pub first_at_ms: u64,
+    /// The number of the last one.
+    pub last: u64,
+}
+
+/// A named subscriber.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NamedSubscriberRow {
+    /// Its name.
+    pub name: String,
+    /// What it is subscribed to.
+    pub patterns: Vec<String>,
+    /// Since when, milliseconds since 1970.
+    pub made_ms: u64,
+    /// Whether a program reads as it now.
+    pub reading: bool,
+    /// How far it has come at each node that it has read.
+    pub positions: Vec<NamedPositionRow>,
+}
+
+/// How far a named subscriber has come at a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedPositionRow {
+    /// The node.
+    pub node: NodeId,
+    /// Its name here; of this machine its own. Empty where it has none.
+    pub node_name: String,
+    /// The number of the last message that it has confirmed, in that node's log.
+    pub kept: u64,
 }
 
 /// A pattern that somebody is subscribed to.
@@ -916,6 +1176,9 @@ pub struct MessageWait {
     pub id: String,
     /// Until it is at least so far: `delivered`, for example; empty for its end.
     pub state: String,
+    /// Until there is anything of progress that is not known yet; absent to wait for its state alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seen: Option<MessageSeen>,
     /// For so many milliseconds; 0 for as long as the node waits, which is five minutes.
     pub timeout_ms: u64,
 }

@@ -38,6 +38,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`client`] | calls, sends, streams, and serving agents |
+//! | [`coordination`] | many calls together, and who leads |
 //! | [`agent`] | agents, requests, responses, handlers |
 //! | [`agent_schema`] | what an agent says of its methods |
 //! | [`body`] | bodies as chunks, with back-pressure |
@@ -57,6 +58,7 @@ pub mod carrier;
 pub mod client;
 mod clock;
 pub mod config;
+pub mod coordination;
 mod frame_reader;
 pub mod hub;
 pub mod key;
@@ -70,8 +72,9 @@ pub use agent::{Agent, Caller, Handler, Request, RequestKind, Response};
 pub use agent_schema::AgentSchema;
 pub use body::{Body, BodySender};
 pub use client::{
-    AttachError, Call, Client, Publication, Publisher, RawStream, ServeHandle, StreamBuilder,
-    StreamIo, Subscription, TopicEvent, TopicMessage,
+    AttachError, Call, Client, Publication, Publisher, RawStream, ReplayStart, ServeHandle,
+    StateEvent, StateValue, StateWatch, StreamBuilder, StreamIo, Subscription, TopicEvent,
+    TopicMessage,
 };
 pub use config::Config;
 pub use hailwire_wire::{Address, AgentName, CallHeader, Code, NodeId, NodeName, Priority, Status};

@@ -92,6 +92,12 @@ impl DataDir {
         self.root.join("messages.db")
     }
 
+    /// The database of what is kept of topics.
+    #[must_use]
+    pub fn topics(&self) -> PathBuf {
+        self.root.join("topics.db")
+    }
+
     /// The configuration file.
     #[must_use]
     pub fn config(&self) -> PathBuf {

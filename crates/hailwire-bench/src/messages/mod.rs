@@ -3,17 +3,20 @@
 //!
 //! Real processes of `hail` on loopback, in a folder on the disk that is measured. First the disk alone: a sync after each of small
 //! writes, and a bare log that shares a sync among as many writes as are in flight. Then durable sends of 1 KiB from this process to
-//! an agent of a peer, with as many in flight. Then NATS JetStream with `sync_interval: always` and `redis-server` with `appendfsync always`, where they are installed. Last the proof: messages in order and
+//! an agent of a peer, with as many in flight. Then NATS JetStream with `sync_interval: always` and `redis-server` with `appendfsync always`, where they are installed, and what is published under topics: kept, each synced before it is answered, and to 1, 100 and 1,000 subscribers beside NATS core ([`fanout`]). Last the proof: messages in order and
 //! in any order, while one of the two nodes is killed with SIGKILL again and again at instants drawn from a seed, and
 //! started again ([`survival`]).
 
+mod fanout;
 mod jetstream;
 pub mod record;
+mod rough_network;
 mod speed;
 mod survival;
 
 use std::path::PathBuf;
 
+use hailwire_lab::power_loss::SyncPromise;
 use tempfile::TempDir;
 
 use crate::{
@@ -32,6 +35,12 @@ pub struct MessageOptions {
     pub messages: u32,
     /// How often a node is killed meanwhile.
     pub kills: u32,
+    /// Whether each kill is a loss of power of that node's disk, and what a sync is worth on it. Needs
+    /// [`hailwire_lab::power_loss::available`].
+    pub power_loss: Option<SyncPromise>,
+    /// Whether the nodes are in a network of the lab that loses, repeats and reorders packets, and is cut before some of the kills. Needs
+    /// [`hailwire_lab::real::available`].
+    pub rough_network: bool,
     /// From which the instants are drawn.
     pub seed: u64,
     /// The `hail` of the nodes.
@@ -72,6 +81,7 @@ pub async fn run(
         };
         if order.sends > 0 {
             speed::measure(order, &mut keep).await?;
+            fanout::measure(order, &mut keep).await?;
         }
         if order.messages > 0 {
             keep(MessageRecord::Survival(survival::run(order).await?))?;

@@ -15,6 +15,8 @@ pub const FILE: &str = "messages.jsonl";
 pub enum MessageRecord {
     /// A row of speed.
     Speed(MessageSpeed),
+    /// A row of publishing to many.
+    Fanout(FanoutSpeed),
     /// Something that was not measured, and why.
     Skipped(String),
     /// What became of the messages while nodes were killed.
@@ -38,6 +40,29 @@ pub struct MessageSpeed {
     pub p99_ms: Option<f64>,
 }
 
+/// How fast something that is published comes to many, at most once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FanoutSpeed {
+    /// What carries it.
+    pub system: String,
+    /// How many subscribe.
+    pub subscribers: u32,
+    /// Messages of 128 bytes.
+    pub messages: u64,
+    /// Published each second.
+    pub published_per_s: f64,
+    /// Delivered each second, to all subscribers together.
+    pub delivered_per_s: f64,
+    /// Deliveries that subscribers were told are lost.
+    pub told_lost: u64,
+    /// Deliveries that did not come, those among them.
+    pub not_come: u64,
+    /// Median and 99th percentile from being published to being read, in milliseconds.
+    pub p50_ms: Option<f64>,
+    /// See `p50_ms`.
+    pub p99_ms: Option<f64>,
+}
+
 /// What became of the messages while nodes were killed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SurvivalRecord {
@@ -45,6 +70,15 @@ pub struct SurvivalRecord {
     pub seed: u64,
     /// How often a node was killed.
     pub kills: u32,
+    /// Whether each kill was a loss of power of that node's disk.
+    #[serde(default)]
+    pub power_loss: bool,
+    /// Whether those disks ignored syncs, so that something must be lost.
+    #[serde(default)]
+    pub syncs_ignored: bool,
+    /// Whether the network lost, repeated and reordered packets, and was cut.
+    #[serde(default)]
+    pub rough_network: bool,
     /// Messages that were accepted.
     pub accepted: u32,
     /// Sends that ended without an answer and were made again with the same key.
@@ -80,16 +114,44 @@ impl MessageRecord {
                     speed.system, speed.in_flight, speed.per_s
                 )
             }
+            Self::Fanout(fanout) => fanout.line(),
             Self::Skipped(what) => format!("skipped: {what}"),
             Self::Survival(survival) => survival.line(),
         }
     }
 }
 
+impl FanoutSpeed {
+    fn line(&self) -> String {
+        let times = match (self.p50_ms, self.p99_ms) {
+            (Some(p50), Some(p99)) => format!(", p50 {p50:.2} ms, p99 {p99:.2} ms"),
+            _ => String::new(),
+        };
+        format!(
+            "{}, {} subscribers: {:.0} published and {:.0} delivered a second{times}; {} told lost, {} not come",
+            self.system,
+            self.subscribers,
+            self.published_per_s,
+            self.delivered_per_s,
+            self.told_lost,
+            self.not_come
+        )
+    }
+}
+
 impl SurvivalRecord {
     fn line(&self) -> String {
+        let what = match (self.power_loss, self.syncs_ignored) {
+            (true, true) => "losses of power of disks that ignore syncs",
+            (true, false) => "losses of power",
+            (false, _) => "kills",
+        };
+        let network = match self.rough_network {
+            true => " and cuts of a bad network",
+            false => "",
+        };
         let mut line = format!(
-            "{} messages through {} kills in {:.0} s, seed {}: {} lost, {} acknowledged and never done, {} after their end, \
+            "{} messages through {} {what}{network} in {:.0} s, seed {}: {} lost, {} acknowledged and never done, {} after their end, \
              {} out of order; {} handed over more than once, {} sends made again;",
             self.accepted,
             self.kills,

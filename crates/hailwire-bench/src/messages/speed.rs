@@ -11,7 +11,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire::Client;
+use hailwire::{
+    Client,
+    admin::{KeepRequest, KeptTopicRow, method},
+};
 use tokio::task::JoinSet;
 
 use super::{
@@ -36,6 +39,9 @@ const NATS_SERVER: &str = "HAILWIRE_NATS_SERVER";
 
 /// The agent to which messages are sent, which is not there.
 const AWAY: &str = "away";
+
+/// The topic that is kept.
+const KEPT: &str = "bench.kept";
 
 type Keep<'a> = &'a mut dyn FnMut(MessageRecord) -> Result<(), BenchError>;
 
@@ -82,6 +88,7 @@ pub(super) async fn measure(order: &MessageOptions, keep: Keep<'_>) -> Result<()
         keep(MessageRecord::Speed(row))?;
         nodes.end().await;
     }
+    kept_rows(order, keep).await?;
     jetstream(folder.path(), order.sends, keep).await?;
     redis(folder.path(), order.sends, keep).await
 }
@@ -94,10 +101,59 @@ fn free_address() -> Result<SocketAddr, BenchError> {
         .map_err(BenchError::io("choosing a port"))
 }
 
-async fn jetstream(folder: &Path, messages: u32, keep: Keep<'_>) -> Result<(), BenchError> {
+/// A server of NATS that runs until this is dropped.
+pub(super) struct NatsServer {
+    pub(super) at: SocketAddr,
+    _server: JetStreamServer,
+}
+
+/// Starts a server of NATS; none where it is not installed.
+pub(super) fn nats_server(folder: &Path) -> Result<Option<NatsServer>, BenchError> {
     let program = std::env::var(NATS_SERVER).unwrap_or_else(|_| "nats-server".to_owned());
     let at = free_address()?;
-    let Some(_server) = JetStreamServer::start(&program, folder, at)? else {
+    let server = JetStreamServer::start(&program, folder, at)?;
+    Ok(server.map(|server| NatsServer {
+        at,
+        _server: server,
+    }))
+}
+
+/// `hail pub` to a topic that is kept.
+async fn kept(client: &Client, in_flight: u32, messages: u32) -> Result<MessageSpeed, BenchError> {
+    let client = client.clone();
+    let publish = move |body: Bytes| {
+        let one = client.publish(KEPT).body(body);
+        async move {
+            let kept = one.send().await;
+            kept.map(drop)
+                .map_err(BenchError::failed("publishing to a kept topic"))
+        }
+    };
+    closed_loop("hail pub, to a kept topic", in_flight, messages, publish).await
+}
+
+async fn kept_rows(order: &MessageOptions, keep: Keep<'_>) -> Result<(), BenchError> {
+    let nodes = TwoNodes::start(order).await?;
+    let client = nodes.attach(DESK).await?;
+    let request = KeepRequest {
+        pattern: KEPT.to_owned(),
+        ..KeepRequest::default()
+    };
+    let _: KeptTopicRow = client
+        .admin(method::TOPIC_KEEP, &request)
+        .await
+        .map_err(BenchError::failed("keeping a topic"))?;
+    // One that waits for each takes a sync a message.
+    for (in_flight, messages) in [(1, order.sends / 50), (64, order.sends), (256, order.sends)] {
+        let row = kept(&client, in_flight, messages.max(in_flight)).await?;
+        keep(MessageRecord::Speed(row))?;
+    }
+    nodes.end().await;
+    Ok(())
+}
+
+async fn jetstream(folder: &Path, messages: u32, keep: Keep<'_>) -> Result<(), BenchError> {
+    let Some(NatsServer { at, _server }) = nats_server(folder)? else {
         let what = "NATS JetStream: nats-server is not installed (`peers/install nats`)";
         return keep(MessageRecord::Skipped(what.to_owned()));
     };

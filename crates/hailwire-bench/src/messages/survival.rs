@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::Path,
     process::Command,
     sync::{
         Arc, Mutex, PoisonError,
@@ -15,11 +14,12 @@ use hailwire::{
     Agent, Client, Code, DataDir, Request, Response, Status,
     admin::{MessageDetail, MessageQuery, MessageRow, MessageSelector, method},
 };
+use hailwire_lab::power_loss::{PowerLossDisk, SyncPromise};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{MessageOptions, record::SurvivalRecord};
+use super::{MessageOptions, record::SurvivalRecord, rough_network::RoughNetwork};
 use crate::{
     BenchError,
     tied_process::{self, TiedProcess},
@@ -46,6 +46,15 @@ const GONE_EVERY: u32 = 50;
 /// How long after the last kill everything may take to have its end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// The same on a disk that lies, where much never has its end.
+const PATIENCE_WITH_LIES: Duration = Duration::from_secs(5);
+
+/// A node's disk whose power is cut. A loss of power must find something that waits to be written, not a disk that is full.
+const DISK_BYTES: u64 = 256 * 1024 * 1024;
+
+/// The data folder on a node's disk.
+const ON_DISK: &str = "node";
+
 /// The longest time between two kills, and the shortest.
 const KILL_GAP_MS: (u64, u64) = (20, 320);
 
@@ -54,6 +63,10 @@ pub(super) struct TwoNodes {
     folder: TempDir,
     program: std::path::PathBuf,
     nodes: HashMap<&'static str, TiedProcess>,
+    /// The network between them, where it is no loopback.
+    network: Option<RoughNetwork>,
+    /// Where a kill is a loss of power; after the nodes, so that they are gone before.
+    disks: HashMap<&'static str, PowerLossDisk>,
 }
 
 impl TwoNodes {
@@ -63,20 +76,38 @@ impl TwoNodes {
             folder,
             program: order.program.clone(),
             nodes: HashMap::new(),
+            network: match order.rough_network {
+                true => Some(RoughNetwork::up(order.seed)?),
+                false => None,
+            },
+            disks: HashMap::new(),
         };
         for name in [DESK, LAPTOP] {
+            if let Some(promise) = order.power_loss {
+                let folder = nodes.folder.path().join(name);
+                let disk = PowerLossDisk::new(&folder, DISK_BYTES, promise);
+                let disk = disk.map_err(BenchError::io("making a disk whose power can be cut"))?;
+                nodes.disks.insert(name, disk);
+            }
             nodes.up(name).await?;
         }
         let invited = nodes.ask(LAPTOP, &["invite"]).await?;
         let ticket = invited["ticket"].as_str().unwrap_or_default().to_owned();
         nodes.ask(DESK, &["join", "--yes", &ticket]).await?;
+        for disk in nodes.disks.values() {
+            // Who the nodes are is not what is tried.
+            disk.sync().map_err(BenchError::io("syncing a disk"))?;
+        }
         Ok(nodes)
     }
 
     async fn up(&mut self, name: &'static str) -> Result<(), BenchError> {
-        let mut shell = Command::new("sh");
+        let (mut shell, listen) = match &self.network {
+            Some(network) => (network.shell(name)?, "0.0.0.0:0"),
+            None => (Command::new("sh"), "127.0.0.1:0"),
+        };
         shell.env("HOME", self.folder.path());
-        let words = ["up", "--name", name, "--listen", "127.0.0.1:0"];
+        let words = ["up", "--name", name, "--listen", listen];
         let args = tied_process::hail_args(&self.data(name), &words);
         let log = self.folder.path().join(format!("{name}.log"));
         let node = TiedProcess::start(name, shell, &self.program, &args, &log).await?;
@@ -84,14 +115,32 @@ impl TwoNodes {
         Ok(())
     }
 
-    /// Kills a node with SIGKILL, and starts it again once it is gone.
-    async fn kill(&mut self, name: &'static str) -> Result<(), BenchError> {
+    /// Kills a node with SIGKILL, and starts it again once it is gone. Where it has a disk of its own, that loses power a moment before or
+    /// after, as `draws` says.
+    async fn kill(&mut self, name: &'static str, draws: &mut Draws) -> Result<(), BenchError> {
+        let disk = self.disks.get(name);
+        let cut = || disk.map_or(Ok(()), PowerLossDisk::cut_power);
+        let failed = BenchError::io("cutting the power of a disk");
+        let running = draws.next().is_multiple_of(2);
+        let mut lost = Ok(());
+        if let Some(disk) = disk {
+            lost = disk.write_back_some(ON_DISK, &mut || draws.next());
+            if running {
+                lost = lost.and_then(|()| cut());
+            }
+        }
         if let Some(node) = self.nodes.remove(name) {
             let pid = i32::try_from(node.pid()).ok().and_then(Pid::from_raw);
             let pid = pid.ok_or(BenchError::Unsupported("the node has no process id"))?;
             let killed = kill_process(pid, Signal::KILL).map_err(std::io::Error::from);
             killed.map_err(BenchError::io("killing a node"))?;
             node.end().await;
+        }
+        if let Some(disk) = disk {
+            if !running {
+                lost = lost.and_then(|()| cut());
+            }
+            lost.and_then(|()| disk.power_on()).map_err(failed)?;
         }
         self.up(name).await
     }
@@ -105,7 +154,10 @@ impl TwoNodes {
     }
 
     fn data(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(name)
+        match self.disks.get(name) {
+            Some(disk) => disk.root().join(ON_DISK),
+            None => self.folder.path().join(name),
+        }
     }
 
     pub(super) async fn attach(&self, name: &str) -> Result<Client, BenchError> {
@@ -127,9 +179,9 @@ struct Program {
 }
 
 impl Program {
-    fn beside(nodes: &Path, name: &str) -> Self {
+    fn beside(nodes: &TwoNodes, name: &str) -> Self {
         Self {
-            data: DataDir::new(nodes.join(name)),
+            data: DataDir::new(nodes.data(name)),
             client: None,
         }
     }
@@ -188,7 +240,7 @@ pub(super) async fn run(order: &MessageOptions) -> Result<SurvivalRecord, BenchE
     let mut tasks = JoinSet::new();
     let noted = AGENTS.map(|_| Noted::default());
     for (agent, noted) in AGENTS.into_iter().zip(&noted) {
-        let program = Program::beside(nodes.folder.path(), LAPTOP);
+        let program = Program::beside(&nodes, LAPTOP);
         tasks.spawn(serve(program, agent, noted.clone()));
     }
     let again = Arc::new(AtomicU64::new(0));
@@ -198,7 +250,7 @@ pub(super) async fn run(order: &MessageOptions) -> Result<SurvivalRecord, BenchE
     let mut senders = JoinSet::new();
     for sender in 0..=SENDERS {
         let work = Sender {
-            program: Program::beside(nodes.folder.path(), DESK),
+            program: Program::beside(&nodes, DESK),
             again: again.clone(),
             kills: kills.clone(),
             order: order.clone(),
@@ -216,19 +268,25 @@ pub(super) async fn run(order: &MessageOptions) -> Result<SurvivalRecord, BenchE
         let gap = KILL_GAP_MS.0 + draws.next() % (KILL_GAP_MS.1 - KILL_GAP_MS.0);
         tokio::time::sleep(Duration::from_millis(gap)).await;
         let which = [DESK, LAPTOP][usize::from(draws.next().is_multiple_of(2))];
-        nodes.kill(which).await?;
+        if let Some(network) = &nodes.network {
+            network.disturb(&mut || draws.next()).await?;
+        }
+        nodes.kill(which, &mut draws).await?;
         kills_made.send_replace(made);
     }
     let mut accepted: Vec<(usize, u32, String)> = Vec::new();
     while let Some(sent) = senders.join_next().await {
         accepted.extend(sent.map_err(BenchError::failed("a sender"))?);
     }
-    let mut desk = Program::beside(nodes.folder.path(), DESK);
-    wait_for_ends(&mut desk).await?;
+    let mut desk = Program::beside(&nodes, DESK);
+    wait_for_ends(&mut desk, order).await?;
     let laptop = nodes.attach(LAPTOP).await?;
     let mut record = SurvivalRecord {
         seed: order.seed,
         kills: order.kills,
+        power_loss: order.power_loss.is_some(),
+        rough_network: order.rough_network,
+        syncs_ignored: order.power_loss == Some(SyncPromise::Broken),
         accepted: u32::try_from(accepted.len()).unwrap_or(u32::MAX),
         sent_again: again.load(Ordering::Relaxed),
         took_s: begun.elapsed().as_secs_f64(),
@@ -345,8 +403,12 @@ impl Sender {
 }
 
 /// Waits until nothing that was sent is without an end.
-async fn wait_for_ends(desk: &mut Program) -> Result<(), BenchError> {
-    let until = Instant::now() + PATIENCE;
+async fn wait_for_ends(desk: &mut Program, order: &MessageOptions) -> Result<(), BenchError> {
+    let patience = match order.power_loss {
+        Some(SyncPromise::Broken) => PATIENCE_WITH_LIES,
+        _ => PATIENCE,
+    };
+    let until = Instant::now() + patience;
     let open = MessageQuery {
         sent: true,
         states: ["stored", "delivered", "taken"]
@@ -397,11 +459,11 @@ async fn judge(
             _ => record.lost += 1,
         }
         record.handed_over_again += u32::from(times.len() > 1);
-        let kept: MessageDetail = laptop
-            .admin(method::MESSAGE_SHOW, &selector)
-            .await
-            .map_err(BenchError::failed("asking for a message"))?;
-        let late = |one: &HandedOver| kept.row.ended_at_ms.is_some_and(|end| one.begun_ms > end);
+        // What the receiver's node does not know has not come to it, and is lost if it has no end at its sender's.
+        let kept: Result<MessageDetail, Status> =
+            laptop.admin(method::MESSAGE_SHOW, &selector).await;
+        let end = kept.ok().and_then(|kept| kept.row.ended_at_ms);
+        let late = |one: &HandedOver| end.is_some_and(|end| one.begun_ms > end);
         record.after_end += u32::from(times.iter().any(late));
     }
     if in_order {

@@ -38,7 +38,7 @@ pub(crate) struct DescribeArgs {
 ///
 /// Each call runs CMD with the body on stdin and streams its stdout back as it appears. The call's
 /// fields are in the environment: HAIL_METHOD, HAIL_FROM, HAIL_TYPE, HAIL_DEADLINE_MS and
-/// HAIL_HEADER_NAME for each header. An exit status other than 0 is an error with the tail of
+/// HAIL_HEADER_NAME for each header; HAIL_DATA leads `hail` to this node. An exit status other than 0 is an error with the tail of
 /// stderr as its details. All processes that CMD started end with its call.
 ///
 /// The agent is served until this command ends. With --keep it is written into agents.kdl in the data folder instead, and

@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use hailwire_wire::{
-    Address, AgentName,
+    Address, AgentName, limits,
     messages::{MessageId, MessageState},
 };
 
@@ -24,6 +24,12 @@ pub(crate) struct DurableArgs {
     /// Need not come after what was sent to the same agent before, so that several are worked on at once
     #[arg(long, requires = "durable")]
     pub(crate) any_order: bool,
+    /// For how long this node keeps it after its end, 30 days at most
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "7d", requires = "durable")]
+    pub(crate) keep: Duration,
+    /// How often it is handed to the agent at most [default: as the agent's node says, 5 times]
+    #[arg(long, value_name = "N", value_parser = attempts(), requires = "durable")]
+    pub(crate) attempts: Option<u32>,
     /// Wait for its end, which may take days; an answer goes to stdout
     #[arg(long, requires = "durable")]
     pub(crate) wait: bool,
@@ -43,7 +49,7 @@ pub(crate) enum InboxCommand {
         /// Of this agent alone
         #[arg(value_name = "AGENT")]
         agent: Option<AgentName>,
-        /// In this state alone: delivered, taken, acknowledged, answered, dead, expired, unknown or dropped; repeatable [default: all that have no end yet]
+        /// In this state alone: delivered, taken, acknowledged, answered, dead, expired, unknown, dropped or cancelled; repeatable [default: all that have no end yet]
         #[arg(long, value_name = "STATE", value_parser = state)]
         state: Vec<MessageState>,
         /// In any state
@@ -119,6 +125,11 @@ pub(crate) enum InboxCommand {
         #[arg(long, requires = "failed")]
         retry: bool,
     },
+}
+
+/// How often a message may be tried.
+pub(super) fn attempts() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(limits::MAX_MESSAGE_ATTEMPTS))
 }
 
 fn state(text: &str) -> Result<MessageState, String> {

@@ -8,8 +8,10 @@
 pub(crate) mod agent;
 pub(crate) mod callout;
 pub(crate) mod inbox;
+pub(crate) mod lead;
 pub(crate) mod node;
 pub(crate) mod other;
+pub(crate) mod task;
 pub(crate) mod topics;
 mod value;
 
@@ -61,9 +63,13 @@ pub(crate) enum Command {
     Dispatch(agent::DispatchArgs),
     Send(agent::SendArgs),
     Inbox(inbox::InboxArgs),
+    Task(task::TaskArgs),
     Pub(topics::PubArgs),
     Sub(topics::SubArgs),
     Topics(topics::TopicsArgs),
+    Lead(lead::LeadArgs),
+    Leases(lead::LeasesArgs),
+    State(topics::StateArgs),
     Stream(agent::StreamArgs),
     Ping(agent::PingArgs),
     Callout(callout::CalloutArgs),

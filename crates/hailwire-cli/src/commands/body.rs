@@ -4,6 +4,7 @@
 use bytes::{Bytes, BytesMut};
 use hailwire::{Body, BodySender, Code, Status};
 use hailwire_terminal::{failure::CommandFailure, text};
+use hailwire_wire::limits;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::plan::BodySource;
@@ -16,6 +17,20 @@ const MIN_CAPACITY: usize = 16 * 1024;
 
 /// Chunks that wait to be sent.
 pub(super) const QUEUED_CHUNKS: usize = 4;
+
+/// A body that is longer than a message may be: `done` is what is done with one that is not.
+pub(super) fn too_large(status: Status, done: &str, hint: &str) -> CommandFailure {
+    if status.code != Code::ResourceExhausted {
+        return status.into();
+    }
+    let most = text::bytes(limits::MAX_SEND_BODY as u64);
+    let message = format!("the message is larger than {most}, which is the most that {done}");
+    let failure = CommandFailure::from(Status::new(status.code, message));
+    match hint {
+        "" => failure,
+        hint => failure.hint(hint),
+    }
+}
 
 /// The body of a call. A file is opened now, so that a wrong name is reported before anything is sent.
 pub(super) async fn open(source: BodySource) -> Result<Body, CommandFailure> {

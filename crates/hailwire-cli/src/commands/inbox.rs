@@ -17,7 +17,7 @@ use hailwire::{
 use hailwire_terminal::{failure::CommandFailure, output::stdout_failure, table::TextTable, text};
 use hailwire_wire::limits;
 
-use super::{CommandContext, body, call::prepare, connect, did_you_mean, trust::when};
+use super::{CommandContext, body, call::prepare, connect, did_you_mean, task, trust::when};
 use crate::plan::{CallPlan, DurablePlan};
 
 /// How long one request waits; it is asked again until the user gives up.
@@ -32,18 +32,7 @@ pub(super) async fn send(
     call: CallPlan,
     durable: &DurablePlan,
 ) -> Result<(), CommandFailure> {
-    let mut source = body::open(call.body.clone()).await?;
-    let body = source
-        .bytes(limits::MAX_SEND_BODY)
-        .await
-        .map_err(too_large)?;
-    let client = connect::attach(run).await?;
-    let address = call.to.clone();
-    let sent = prepare(&client, call)
-        .body(body)
-        .durable(durable.answered, durable.in_order)
-        .await;
-    let receipt: SendReceipt = did_you_mean::or(&client, &address, sent).await?;
+    let (client, receipt) = accepted(run, call, durable).await?;
     if durable.wait {
         run.output
             .note(&format!("{}: {}", receipt.id, receipt.state));
@@ -53,13 +42,24 @@ pub(super) async fn send(
         .value(&receipt, |receipt| format!("{}\n", receipt.id))
 }
 
-fn too_large(status: Status) -> CommandFailure {
-    if status.code != Code::ResourceExhausted {
-        return status.into();
+/// Reads a body and has it kept.
+pub(super) async fn accepted(
+    run: &CommandContext,
+    call: CallPlan,
+    durable: &DurablePlan,
+) -> Result<(Client, SendReceipt), CommandFailure> {
+    let mut source = body::open(call.body.clone()).await?;
+    let body = source.bytes(limits::MAX_SEND_BODY).await;
+    let body = body.map_err(|status| body::too_large(status, "is kept", ""))?;
+    let client = connect::attach(run).await?;
+    let address = call.to.clone();
+    let mut sent = prepare(&client, call).body(body).keep(durable.keep);
+    if let Some(most) = durable.attempts {
+        sent = sent.attempts(most);
     }
-    let most = text::bytes(limits::MAX_SEND_BODY as u64);
-    let message = format!("the message is larger than {most}, which is the most that is kept");
-    CommandFailure::from(Status::new(status.code, message))
+    let sent = sent.durable(durable.answered, durable.in_order).await;
+    let receipt: SendReceipt = did_you_mean::or(&client, &address, sent).await?;
+    Ok((client, receipt))
 }
 
 pub(super) async fn list(run: &CommandContext, query: MessageQuery) -> Result<(), CommandFailure> {
@@ -98,9 +98,12 @@ pub(super) async fn show(run: &CommandContext, id: String) -> Result<(), Command
     run.output.value(&detail, page)
 }
 
-fn page(detail: &MessageDetail) -> String {
+pub(super) fn page(detail: &MessageDetail) -> String {
     let row = &detail.row;
-    let mut page = format!("{}  {}\n", row.id, row.state);
+    let mut page = match row.task.as_str() {
+        "" => format!("{}  {}\n", row.id, row.state),
+        task => format!("{}  {task} ({})\n", row.id, row.state),
+    };
     let node = row.node.map(|node| node.short()).unwrap_or_default();
     let _ = match (row.sent, row.from.as_str()) {
         (true, _) => writeln!(page, "to {} (node {node})", row.to),
@@ -114,9 +117,15 @@ fn page(detail: &MessageDetail) -> String {
     };
     said("stored", Some(row.stored_at_ms));
     said("delivered", row.delivered_at_ms);
+    said("started", row.started_at_ms);
+    said("withdrawn", row.withdrawn_at_ms);
     said(&row.state, row.ended_at_ms);
     if row.ended_at_ms.is_none() {
         said("expires", Some(row.expires_at_ms));
+    }
+    said("kept until", row.kept_until_ms);
+    if let Some(progress) = &row.progress {
+        let _ = writeln!(page, "{:<13} {}", "progress", task::progress_text(progress));
     }
     if row.attempts > 0 {
         let _ = writeln!(page, "{:<13} {}", "tries", row.attempts);
@@ -130,7 +139,11 @@ fn page(detail: &MessageDetail) -> String {
     for (name, value) in &detail.headers {
         let _ = writeln!(page, "{name}: {value}");
     }
-    for (what, content) in [("body", &detail.body), ("answer", &detail.answer)] {
+    for (what, content) in [
+        ("body", &detail.body),
+        ("partial answer", &detail.partial),
+        ("answer", &detail.answer),
+    ] {
         let _ = match (content.text.as_str(), content.base64.len()) {
             ("", 0) => Ok(()),
             ("", encoded) => writeln!(
@@ -170,6 +183,7 @@ async fn wait(
     let request = MessageWait {
         id,
         state: until,
+        seen: None,
         timeout_ms: WAIT_MS,
     };
     let waited = async {
@@ -201,23 +215,10 @@ fn ended(run: &CommandContext, detail: &MessageDetail) -> Result<(), CommandFail
         run.output.value(detail, |_| String::new())?;
     }
     let row = &detail.row;
-    let failure = |code, what: String| CommandFailure::from(Status::new(code, what));
+    if let Some(failure) = failure_of(row, "message") {
+        return Err(failure);
+    }
     match row.state.as_str() {
-        "dead" => {
-            let code = Code::ALL.into_iter().find(|code| code.name() == row.code);
-            let what = format!("the message was given up: {}", row.reason);
-            Err(failure(code.unwrap_or(Code::Aborted), what))
-        }
-        "expired" => Err(failure(
-            Code::DeadlineExceeded,
-            "the message expired before an agent took it".to_owned(),
-        )),
-        "unknown" => Err(failure(Code::Unknown, row.reason.clone())
-            .hint("it may have been done or not: look, before you send it again")),
-        "dropped" => Err(failure(
-            Code::Cancelled,
-            "the message was removed at its receiver".to_owned(),
-        )),
         _ if run.output.json => Ok(()),
         "answered" => {
             let bytes = bytes_of(&detail.answer)?;
@@ -235,7 +236,16 @@ fn ended(run: &CommandContext, detail: &MessageDetail) -> Result<(), CommandFail
     }
 }
 
-fn bytes_of(content: &MessageContent) -> Result<Vec<u8>, CommandFailure> {
+/// Why a message, or what else it is called, has no result, and what to do; `None` where it was done.
+pub(super) fn failure_of(row: &MessageRow, what: &str) -> Option<CommandFailure> {
+    let failure = CommandFailure::from(task::status_of(row, what)?);
+    Some(match row.state.as_str() {
+        "unknown" => failure.hint("it may have been done or not: look, before you send it again"),
+        _ => failure,
+    })
+}
+
+pub(super) fn bytes_of(content: &MessageContent) -> Result<Vec<u8>, CommandFailure> {
     if content.base64.is_empty() {
         return Ok(content.text.clone().into_bytes());
     }

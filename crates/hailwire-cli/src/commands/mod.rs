@@ -30,6 +30,7 @@ mod invite;
 mod join;
 mod kept_agents;
 mod kept_settings;
+mod lead;
 mod leave;
 mod logs;
 mod man;
@@ -43,8 +44,10 @@ mod schema_summary;
 mod send;
 mod serve;
 mod service;
+mod state;
 mod status;
 mod stream;
+mod task;
 mod top;
 mod topics;
 mod trust;
@@ -130,13 +133,24 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
             short(common, inbox::take(run, agent, most, lease))
         }
         Action::InboxAck(verdict) => short(common, inbox::ack(run, verdict)),
+        Action::TaskSubmit { call, durable } => long(common, task::submit(run, call, &durable)),
+        Action::TaskStatus(id) => short(common, task::status(run, id)),
+        Action::TaskWait(id) => long(common, task::wait_for(run, id)),
+        Action::TaskCancel(id) => short(common, task::cancel(run, id)),
+        Action::TaskList(query) => short(common, task::list(run, query)),
+        Action::TaskProgress(report) => short(common, task::progress(run, report)),
         Action::Publish(publish) => short(common, topics::publish(run, publish)),
-        Action::Subscribe {
-            patterns,
-            most,
-            topic,
-        } => short(common, topics::subscribe(run, patterns, most, topic)),
-        Action::TopicList => short(common, topics::list(run)),
+        Action::Lead(lead) => on_one_core(common, lead::run(run, lead)),
+        Action::Leases(query) => short(common, lead::list(run, query)),
+        Action::Subscribe(plan) => short(common, topics::subscribe(run, plan)),
+        Action::TopicList => short(common, topics::list::list(run)),
+        Action::TopicKeep(request) => short(common, topics::list::keep(run, request)),
+        Action::TopicUnkeep(pattern) => short(common, topics::list::unkeep(run, pattern)),
+        Action::TopicForget(name) => short(common, topics::list::forget(run, name)),
+        Action::StatePut(put) => short(common, state::put(run, put)),
+        Action::StateGet { key, wait } => short(common, state::get(run, key, wait)),
+        Action::StateWatch { pattern, most } => short(common, state::watch(run, pattern, most)),
+        Action::StateList { pattern, wait } => short(common, state::list(run, pattern, wait)),
         Action::Stream(call) => long(common, stream::run(run, call)),
         Action::Serve(agent) => on_one_core(common, serve::one(run, agent)),
         Action::ServeFile { file, beside_node } => {

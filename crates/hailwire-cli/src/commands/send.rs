@@ -1,7 +1,6 @@
 //! `hail send`.
 
-use hailwire::{Code, Status};
-use hailwire_terminal::{failure::CommandFailure, text};
+use hailwire_terminal::failure::CommandFailure;
 use hailwire_wire::limits;
 use serde_json::json;
 
@@ -11,10 +10,14 @@ use crate::plan;
 pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<(), CommandFailure> {
     let mut source = body::open(call.body.clone()).await?;
     // A message is accepted as a whole, so its size is known before it is sent.
-    let body = source
-        .bytes(limits::MAX_SEND_BODY)
-        .await
-        .map_err(too_large)?;
+    let body = source.bytes(limits::MAX_SEND_BODY).await;
+    let body = body.map_err(|status| {
+        body::too_large(
+            status,
+            "`hail send` takes",
+            "`hail call` streams a body of any size",
+        )
+    })?;
     let client = connect::attach(run).await?;
     let to = call.to.to_string();
     let address = call.to.clone();
@@ -24,16 +27,4 @@ pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<()
         true => run.output.value(&json!({ "sent": to }), |_| String::new()),
         false => Ok(()),
     }
-}
-
-/// A body that is longer than a message may be.
-fn too_large(status: Status) -> CommandFailure {
-    if status.code != Code::ResourceExhausted {
-        return status.into();
-    }
-    let most = text::bytes(limits::MAX_SEND_BODY as u64);
-    let message =
-        format!("the message is larger than {most}, which is the most that `hail send` takes");
-    CommandFailure::from(Status::new(status.code, message))
-        .hint("`hail call` streams a body of any size")
 }

@@ -1,26 +1,30 @@
-//! `hail pub`, `hail sub` and `hail topics`.
+//! `hail pub` and `hail sub`.
 //!
 //! With `--json` a subscription is a line of JSON that says that it stands, one for each message with everything that is known of it, and
 //! `{"missed":N}` where N messages were lost.
 
-use std::io::{self, IsTerminal as _, Write as _};
+pub(super) mod list;
+
+use std::{
+    collections::HashMap,
+    io::{self, IsTerminal as _, Write as _},
+};
 
 use bytes::BytesMut;
 use hailwire::{
-    Body, Client, Code, NodeId, Publication, Status, TopicEvent, TopicMessage,
-    admin::{MessageContent, PublishReceipt, TopicList, method},
+    Body, Client, Code, NodeId, Publication, Status, Subscription, TopicEvent, TopicMessage,
+    admin::{MessageContent, PublishReceipt},
 };
 use hailwire_terminal::{
     failure::CommandFailure,
     output::{Output, stdout_failure},
-    table::TextTable,
     text,
 };
-use hailwire_wire::{limits::MAX_TOPIC_BODY, shown, topics::TopicPattern};
+use hailwire_wire::{limits::MAX_TOPIC_BODY, shown};
 use serde::Serialize;
 
 use super::{CommandContext, body, connect};
-use crate::plan::{BodySource, PublishPlan};
+use crate::plan::{BodySource, PublishPlan, SubscribePlan};
 
 pub(super) async fn publish(
     run: &CommandContext,
@@ -49,13 +53,19 @@ pub(super) async fn publish(
     }
 }
 
-fn prepared(client: &Client, publish: &PublishPlan, body: &[u8]) -> Publication {
+pub(super) fn prepared(client: &Client, publish: &PublishPlan, body: &[u8]) -> Publication {
     let publication = client.publish(publish.topic.as_str());
     let mut publication = publication
         .content_type(publish.content_type.as_str())
         .body(body);
     for (name, value) in &publish.headers {
         publication = publication.header(name, value);
+    }
+    if publish.deleted {
+        publication = publication.deleted();
+    }
+    if let Some(number) = publish.if_kept {
+        publication = publication.if_kept(number);
     }
     match &publish.from {
         Some(agent) => publication.from(agent),
@@ -102,17 +112,26 @@ fn went_to(receipt: &PublishReceipt) -> String {
         published,
         programs,
         peers,
+        kept,
+        last,
     } = receipt;
-    match (published, programs, peers) {
-        (_, 0, 0) => "nobody is subscribed now; what is published is not kept".to_owned(),
+    let to = match (published, programs, peers) {
+        (_, 0, 0) if *kept == 0 => {
+            "nobody is subscribed now; what is published is not kept".to_owned()
+        }
         (1, programs, peers) => format!("subscribers here: {programs}, peers: {peers}"),
         _ => format!(
             "{published} messages; copies to subscribers here: {programs}, to peers: {peers}"
         ),
+    };
+    match (published, kept) {
+        (_, 0) => to,
+        (1, _) => format!("kept as number {last}; {to}"),
+        _ => format!("{kept} kept, the last as number {last}; {to}"),
     }
 }
 
-fn too_large(status: Status) -> CommandFailure {
+pub(super) fn too_large(status: Status) -> CommandFailure {
     if status.code != Code::ResourceExhausted {
         return status.into();
     }
@@ -123,15 +142,16 @@ fn too_large(status: Status) -> CommandFailure {
         .hint("publish where it is, and let subscribers call for it")
 }
 
+/// Messages that are printed before they are confirmed together, where more are there.
+const CONFIRMED_TOGETHER: usize = 256;
+
 pub(super) async fn subscribe(
     run: &CommandContext,
-    patterns: Vec<TopicPattern>,
-    most: Option<u64>,
-    with_topic: bool,
+    plan: SubscribePlan,
 ) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let patterns: Vec<&str> = patterns.iter().map(TopicPattern::as_str).collect();
-    let mut subscription = client.subscribe(patterns.iter().copied()).await?;
+    let patterns = &plan.request.patterns;
+    let mut subscription = client.subscribe_with(&plan.request).await?;
     // What is published from here on comes.
     run.output.note(&format!(
         "subscribed to {} (Ctrl-C to stop)",
@@ -143,19 +163,50 @@ pub(super) async fn subscribe(
     }
     let printer = MessagePrinter {
         output: run.output,
-        with_topic,
+        with_topic: plan.topic,
         to_terminal: io::stdout().is_terminal(),
     };
-    let mut left = most.unwrap_or(u64::MAX);
+    let named = !plan.request.name.is_empty();
+    let mut left = plan.most.unwrap_or(u64::MAX);
+    let mut printed: HashMap<Option<NodeId>, TopicMessage> = HashMap::new();
+    let mut unconfirmed = 0;
     while left > 0 {
-        match subscription.next().await? {
+        let next = tokio::select! {
+            biased;
+            next = subscription.next(), if unconfirmed < CONFIRMED_TOGETHER => Some(next?),
+            () = std::future::ready(()), if unconfirmed > 0 => None,
+        };
+        let Some(next) = next else {
+            confirm(&subscription, &mut printed).await?;
+            unconfirmed = 0;
+            continue;
+        };
+        match next {
             Some(TopicEvent::Message(message)) => {
                 printer.message(&message)?;
                 left -= 1;
+                if named {
+                    unconfirmed += 1;
+                    printed.insert(message.node, message);
+                }
             }
             Some(TopicEvent::Missed(missed)) => printer.missed(missed)?,
+            Some(TopicEvent::Reached(node)) => printer.reached(node)?,
+            Some(TopicEvent::Away(node, why)) => printer.away(node, &why)?,
+            Some(_) => {}
             None => break,
         }
+    }
+    confirm(&subscription, &mut printed).await
+}
+
+/// What is printed comes no more under its subscriber's name.
+async fn confirm(
+    subscription: &Subscription,
+    printed: &mut HashMap<Option<NodeId>, TopicMessage>,
+) -> Result<(), CommandFailure> {
+    for (_, last) in printed.drain() {
+        subscription.confirm(&last).await?;
     }
     Ok(())
 }
@@ -178,6 +229,18 @@ struct PrintedMessage<'a> {
     body: MessageContent,
     sequence: u64,
     at_ms: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    kept: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    deleted: bool,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl MessagePrinter {
@@ -192,6 +255,8 @@ impl MessagePrinter {
                 body: message.body.as_ref().into(),
                 sequence: message.sequence,
                 at_ms: message.at_ms,
+                kept: message.kept,
+                deleted: message.deleted,
             };
             return self.output.value(&printed, |_| String::new());
         }
@@ -217,6 +282,33 @@ impl MessagePrinter {
         written.map_err(|error| stdout_failure(&error))
     }
 
+    /// All has come that a node had kept.
+    fn reached(&self, node: Option<NodeId>) -> Result<(), CommandFailure> {
+        match self.output.json {
+            true => {
+                let line = serde_json::json!({ "reached": node });
+                self.output.value(&line, |_| String::new())
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// What a peer keeps does not come now.
+    fn away(&self, node: NodeId, why: &str) -> Result<(), CommandFailure> {
+        let why = shown::lines(why);
+        self.output.note(&format!(
+            "what {} keeps does not come now: {why}",
+            node.short()
+        ));
+        match self.output.json {
+            true => {
+                let line = serde_json::json!({ "away": node, "why": why });
+                self.output.value(&line, |_| String::new())
+            }
+            false => Ok(()),
+        }
+    }
+
     fn missed(&self, missed: u64) -> Result<(), CommandFailure> {
         self.output.note(&format!("{missed} messages were missed"));
         match self.output.json {
@@ -227,61 +319,4 @@ impl MessagePrinter {
             false => Ok(()),
         }
     }
-}
-
-pub(super) async fn list(run: &CommandContext) -> Result<(), CommandFailure> {
-    let client = connect::attach(run).await?;
-    let list: TopicList = client.admin(method::TOPIC_LIST, &()).await?;
-    if run.output.json {
-        return run.output.value(&list, |_| String::new());
-    }
-    let shown_node = |name: &str, id: NodeId| match name {
-        "" => id.short(),
-        name => name.to_owned(),
-    };
-    let table = |rows: &[hailwire::admin::TopicRow]| {
-        let head = [
-            "PATTERN",
-            "WHERE",
-            ">SUBSCRIBERS",
-            ">PUBLISHED",
-            ">DELIVERED",
-            ">MISSED",
-        ];
-        let mut table = TextTable::new(head);
-        for row in rows {
-            table.row([
-                row.pattern.clone(),
-                row.node
-                    .map_or_else(|| "here".to_owned(), |id| shown_node(&row.node_name, id)),
-                row.subscribers.to_string(),
-                row.published.to_string(),
-                row.delivered.to_string(),
-                row.missed.to_string(),
-            ]);
-        }
-        table
-    };
-    run.output
-        .rows(&list.topics, table, "nobody is subscribed")?;
-    for peer in &list.peers {
-        let name = shown_node(&peer.node_name, peer.node);
-        if !peer.error.is_empty() {
-            run.output
-                .note(&format!("nothing comes from {name} now: {}", peer.error));
-        }
-        if !peer.refused.is_empty() {
-            let refused = peer.refused.join(", ");
-            run.output.note(&format!(
-                "{name} does not let this node subscribe to {refused}; `hail trust add` there allows it"
-            ));
-        }
-        if peer.dropped > 0 {
-            run.output.note(&format!(
-                "{} messages of {name} were dropped: it may not publish under their topics here",
-                peer.dropped
-            ));
-        }
-    }
-    Ok(())
 }

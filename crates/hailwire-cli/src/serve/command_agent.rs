@@ -23,6 +23,8 @@ use super::{
 pub(crate) struct ProgramContext {
     pub(crate) reaper: ReaperHandle,
     pub(crate) limit: Arc<ProgramLimit>,
+    /// The data folder of the node that they are served at: `hail` in a program speaks with that node. Absolute; none if it is no text.
+    pub(crate) data: Option<String>,
     /// Where the programs' stderr goes, beside the last bytes that callers get.
     pub(crate) log: Option<SharedLog>,
     /// Called with a fault of a program, for the operator.
@@ -146,13 +148,16 @@ fn program(spec: &AgentSpec, context: &ProgramContext) -> Result<AgentProgram, S
     })?;
     let user = spec.user.as_deref().map(find_user).transpose();
     let user = user.map_err(|why| Status::new(Code::FailedPrecondition, why))?;
+    // What the operator says comes after it, and counts.
+    let data = context.data.iter();
+    let data = data.map(|data| ("HAIL_DATA".to_owned(), data.clone()));
     Ok(AgentProgram {
         program: spec.program.clone(),
         file: Some(file),
         args: spec.args.clone(),
         grace: spec.grace,
         folder: spec.folder.clone(),
-        environment: spec.environment.clone(),
+        environment: data.chain(spec.environment.iter().cloned()).collect(),
         user,
         log: context.log.as_ref().map(|log| log.of(spec.name.clone())),
     })

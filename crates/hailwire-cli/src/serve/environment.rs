@@ -10,6 +10,7 @@
 //! | `HAIL_DEADLINE_MS` | milliseconds left when the call arrived; unset for no deadline |
 //! | `HAIL_IDEMPOTENCY_KEY` | equal for retries of the same work |
 //! | `HAIL_TRACEPARENT` | W3C trace context |
+//! | `HAIL_DATA` | the data folder of the node that serves it, so that `hail` speaks with that node (`command_agent.rs`) |
 //! | `HAIL_HEADER_NAME` | the header field `name`: letters in upper case, all but letters and digits as `_` |
 //! | `HAIL_CALL` | the call that this process belongs to, for `hail serve` itself (`processes.rs`) |
 //!
@@ -63,7 +64,8 @@ pub(crate) fn variables(
     }
 }
 
-fn variable_name(field: &str) -> String {
+/// The variable in which a program finds a header field.
+pub(crate) fn variable_name(field: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() {
             c.to_ascii_uppercase()

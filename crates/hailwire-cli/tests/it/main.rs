@@ -23,6 +23,7 @@ mod hub;
 mod kept_agents;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod lab;
+mod leases;
 mod messages;
 mod nodes;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
@@ -44,6 +45,7 @@ mod service_units;
 mod siege;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod socket_owners;
+mod tasks;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod test_nodes;
 #[expect(

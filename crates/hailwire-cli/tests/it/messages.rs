@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use hailwire_bench::messages::record::{self, MessageRecord};
+use hailwire_bench::messages::record::{self, MessageRecord, SurvivalRecord};
+use hailwire_lab::power_loss;
 
 use crate::test_nodes::TestNodes;
 
@@ -28,6 +29,70 @@ fn no_message_is_lost_while_nodes_are_killed() {
         ran.stderr
     );
     assert_eq!(survival.ends.values().sum::<u32>(), 400, "{survival:?}");
+}
+
+/// What became of messages while nodes were killed, or why they could not be started again.
+fn through_kills(nodes: &TestNodes, more: &[&str]) -> Result<SurvivalRecord, String> {
+    let out = nodes.path("messages").display().to_string();
+    let args = ["--json", "bench", "messages", "--sends", "0", "--out", &out];
+    let kills = ["--messages", "300", "--kills", "10"];
+    let ran = nodes.run("desk", &[&args[..], &kills[..], more].concat());
+    let lines = fs::read_to_string(nodes.path("messages").join(record::FILE)).unwrap_or_default();
+    match lines.lines().map(serde_json::from_str).next() {
+        Some(Ok(MessageRecord::Survival(survival))) => Ok(survival),
+        _ => Err(ran.stderr),
+    }
+}
+
+fn holds(survival: &SurvivalRecord) {
+    assert_eq!(
+        (survival.accepted, survival.kills),
+        (300, 10),
+        "{survival:?}"
+    );
+    let broken = [
+        survival.lost,
+        survival.never_done,
+        survival.after_end,
+        survival.out_of_order,
+    ];
+    assert_eq!(broken, [0; 4], "{survival:?}");
+    assert_eq!(survival.ends.values().sum::<u32>(), 300, "{survival:?}");
+}
+
+#[test]
+fn no_message_is_lost_while_disks_lose_power() {
+    if let Err(reason) = power_loss::available() {
+        return hailwire_skip::skipped(reason);
+    }
+    let survival = through_kills(&TestNodes::new(), &["--power-loss"]).unwrap();
+    assert!(survival.power_loss);
+    holds(&survival);
+}
+
+#[test]
+fn messages_are_lost_where_disks_ignore_syncs() {
+    if let Err(reason) = power_loss::available() {
+        return hailwire_skip::skipped(reason);
+    }
+    match through_kills(
+        &TestNodes::new(),
+        &["--power-loss", "--ignore-syncs", "--seed", "3"],
+    ) {
+        Ok(survival) => assert!(survival.lost > 0, "{survival:?}"),
+        // A database of which parts are missing is as lost.
+        Err(stderr) => assert!(stderr.contains("cannot be used"), "{stderr}"),
+    }
+}
+
+#[test]
+fn no_message_is_lost_in_a_network_that_loses_repeats_and_reorders_packets_and_is_cut() {
+    if let Err(reason) = hailwire_lab::real::available() {
+        return hailwire_skip::skipped(reason);
+    }
+    let survival = through_kills(&TestNodes::new(), &["--rough-network"]).unwrap();
+    assert!(survival.rough_network);
+    holds(&survival);
 }
 
 #[test]

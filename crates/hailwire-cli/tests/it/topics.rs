@@ -88,7 +88,7 @@ fn what_is_published_on_one_machine_is_printed_on_both() {
         .ok();
     assert_eq!(
         lines.json(),
-        json!({ "published": 3, "programs": 3, "peers": 3 })
+        json!({ "published": 3, "programs": 3, "peers": 3, "kept": 0, "last": 0 })
     );
 
     let desk = nodes.run("desk", &["id"]).ok().stdout;
@@ -168,5 +168,208 @@ fn bodies_are_printed_as_they_are_and_mistakes_say_what_to_do() {
         );
     }
     let none = nodes.run("desk", &["--json", "topics"]).ok().json();
-    assert_eq!(none, json!({ "topics": [], "peers": [] }));
+    let nothing = json!({ "topics": [], "peers": [], "kept": [], "named": [] });
+    assert_eq!(none, nothing);
+}
+
+/// The texts of so many messages, whatever is told between them.
+fn bodies(lines: &mut Lines<BufReader<ChildStdout>>, count: usize) -> Vec<String> {
+    let mut bodies = Vec::new();
+    while bodies.len() < count {
+        let line = next(lines);
+        if line["topic"].is_string() {
+            bodies.push(line["body"]["text"].as_str().unwrap_or_default().to_owned());
+        }
+    }
+    bodies
+}
+
+#[test]
+fn what_is_kept_is_printed_from_where_it_is_asked_for_and_a_name_goes_on_after_what_it_printed() {
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "laptop");
+    let kept = nodes
+        .run(
+            "desk",
+            &["topics", "keep", "build.>", "--max-bytes", "10MiB"],
+        )
+        .ok();
+    assert_eq!(
+        kept.stderr,
+        "what is published here under build.> is kept: 10.0 MiB, 7d 0h\n"
+    );
+    let published = nodes.run("desk", &["pub", "build.web", "1"]).ok();
+    assert!(
+        published.stderr.starts_with("kept as number 1; "),
+        "{}",
+        published.stderr
+    );
+    let lines = nodes
+        .feed(
+            "desk",
+            &["--json", "pub", "build.web", "--lines"],
+            "2\n3\n4",
+        )
+        .ok();
+    assert_eq!(
+        (&lines.json()["kept"], &lines.json()["last"]),
+        (&json!(3), &json!(4))
+    );
+    let printed = nodes
+        .run(
+            "laptop",
+            &["sub", "build.>", "--last", "2", "-n", "2", "--topic"],
+        )
+        .ok();
+    assert_eq!(printed.stdout, "build.web\t3\nbuild.web\t4\n");
+    let printed = nodes
+        .run("desk", &["sub", ">", "--since", "10m", "-n", "4"])
+        .ok();
+    assert_eq!(printed.stdout, "1\n2\n3\n4\n");
+
+    // A name begins where it is said, and goes on after what it printed, also when it was killed.
+    let (mut first, mut lines) = subscribed(
+        &nodes,
+        "laptop",
+        &["build.>", "--as", "audit", "--from", "1"],
+    );
+    assert_eq!(bodies(&mut lines, 4), ["1", "2", "3", "4"]);
+    let given_up = Instant::now() + PATIENCE;
+    loop {
+        let list = nodes.run("laptop", &["--json", "topics"]).ok().json();
+        let named = &list["named"][0];
+        assert_eq!(named["name"], "audit", "{list}");
+        let positions = named["positions"].as_array().unwrap();
+        if positions.iter().any(|position| position["kept"] == 4) {
+            break;
+        }
+        assert!(Instant::now() < given_up, "{list}");
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    nodes.run("desk", &["pub", "build.web", "5"]).ok();
+    let printed = nodes
+        .run("laptop", &["sub", "build.>", "--as", "audit", "-n", "1"])
+        .ok();
+    assert_eq!(printed.stdout, "5\n");
+
+    let table = nodes.run("desk", &["topics"]).ok().stdout;
+    assert!(table.contains("KEPT") && table.contains("1-5"), "{table}");
+    let table = nodes.run("laptop", &["topics", "ls"]).ok().stdout;
+    assert!(
+        table.contains("audit") && table.contains("desk: 5"),
+        "{table}"
+    );
+    nodes.run("laptop", &["topics", "forget", "audit"]).ok();
+    let removed = nodes.run("desk", &["topics", "unkeep", "build.>"]).ok();
+    assert_eq!(
+        removed.stderr,
+        "build.> is kept no more; messages removed: 5\n"
+    );
+    for (wrong, code) in [
+        (&["sub", "a", "--last", "1", "--since", "1s"][..], 2),
+        (&["sub", "a", "--last", "100001"], 2),
+        (&["topics", "keep", "a", "--max-bytes", "0"], 2),
+        (&["topics", "keep", "state.>"], 64 + 3),
+        (&["topics", "unkeep", "build.>"], 64 + 5),
+        (&["topics", "forget", "audit"], 64 + 5),
+    ] {
+        let wrong = nodes.run("desk", wrong);
+        assert_eq!(wrong.code, Some(code), "{}", wrong.stderr);
+    }
+}
+
+#[test]
+fn state_is_put_read_watched_and_deleted_on_both_machines() {
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "laptop");
+    let none = nodes.run("desk", &["state", "get", "build.web"]);
+    assert_eq!(none.code, Some(64 + 5), "{}", none.stderr);
+    assert!(none.stderr.contains("hint: "), "{}", none.stderr);
+    let put = nodes
+        .run("desk", &["state", "put", "build.web", "green"])
+        .ok();
+    assert_eq!(put.stdout, "1\n");
+    let mut watch = nodes.hail(
+        "laptop",
+        &["--json", "state", "watch", "build.>", "-n", "2"],
+    );
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut value = || loop {
+        let line = next(&mut lines);
+        if line["key"].is_string() {
+            break line;
+        }
+    };
+    let first = value();
+    assert_eq!(first["value"], json!({ "text": "green" }));
+    let late = nodes.run(
+        "desk",
+        &["state", "put", "build.web", "blue", "--if-revision", "7"],
+    );
+    assert_eq!(late.code, Some(64 + 10), "{}", late.stderr);
+    assert!(late.stderr.contains("the revision of"), "{}", late.stderr);
+    let put = nodes.feed(
+        "desk",
+        &[
+            "--json",
+            "state",
+            "put",
+            "build.web",
+            "-",
+            "--if-revision",
+            "1",
+        ],
+        "red",
+    );
+    assert_eq!(put.ok().json(), json!({ "revision": 2 }));
+    let second = value();
+    let desk = nodes.run("desk", &["id"]).ok().stdout;
+    assert_eq!(
+        (
+            &second["key"],
+            &second["value"],
+            &second["node"],
+            &second["revision"]
+        ),
+        (
+            &json!("build.web"),
+            &json!({ "text": "red" }),
+            &json!(desk.trim()),
+            &json!(2)
+        )
+    );
+    assert_eq!(watch.wait().unwrap().code(), Some(0));
+    let read = nodes.run("laptop", &["state", "get", "build.web"]).ok();
+    assert_eq!(read.stdout, "red\n");
+    nodes
+        .run("laptop", &["state", "put", "build.api", "up"])
+        .ok();
+    let list = nodes.run("desk", &["--json", "state", "ls"]).ok().json();
+    let keys: Vec<_> = list["values"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| &row["key"])
+        .collect();
+    assert_eq!(keys, ["build.api", "build.web"]);
+    assert_eq!(list["away"], json!([]));
+    let table = nodes.run("desk", &["state", "ls", "build.*"]).ok().stdout;
+    assert!(
+        table.contains("build.api") && table.contains("up"),
+        "{table}"
+    );
+    nodes.run("desk", &["state", "rm", "build.web"]).ok();
+    for node in ["desk", "laptop"] {
+        let gone = nodes.run(node, &["state", "get", "build.web"]);
+        assert_eq!(gone.code, Some(64 + 5), "{}", gone.stderr);
+    }
+    for wrong in [
+        &["state", "put", "build.*", "x"][..],
+        &["state", "get", "A"],
+        &["state", "watch", ">.a"],
+    ] {
+        assert_eq!(nodes.run("desk", wrong).code, Some(2), "{wrong:?}");
+    }
 }

@@ -1,5 +1,5 @@
 //! Every order of events that a sender's node, a receiver's node, its agent and the network between them can meet, for two messages of
-//! one sender: breadth first through all states, with a few crashes, losses and repetitions to spend.
+//! one sender: breadth first through all states, with a few crashes, losses, repetitions and withdrawals to spend.
 //!
 //! What is on disk are the states of [`super`]; what the model adds is what a crash forgets.
 
@@ -21,6 +21,8 @@ enum Packet {
     Kept(usize),
     Receipt(usize, MessageState),
     Noted(usize),
+    Withdraw(usize),
+    WithdrawalNoted(usize),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +31,12 @@ struct World {
     sent: [MessageState; MESSAGES],
     /// In the sender's memory: a crash makes it suppose the worst.
     offered: [bool; MESSAGES],
+    /// On the sender's disk: nobody wants it any more.
+    unwanted: [bool; MESSAGES],
+    /// On the sender's disk: the receiver has that written down.
+    unwanted_told: [bool; MESSAGES],
+    /// On the receiver's disk: withdrawn while it was with the agent.
+    withdrawn: [bool; MESSAGES],
     /// On the receiver's disk: the state and how many attempts were begun.
     kept: [Option<(MessageState, u32)>; MESSAGES],
     /// On the receiver's disk: the sender has noted the receipt.
@@ -41,29 +49,53 @@ struct World {
     begun: Vec<usize>,
     crashes: u8,
     faults: u8,
+    withdrawals: u8,
 }
 
 impl World {
-    fn start() -> Self {
+    fn start(crashes: u8, faults: u8, withdrawals: u8) -> Self {
         Self {
             sent: [MessageState::Stored; MESSAGES],
             offered: [false; MESSAGES],
+            unwanted: [false; MESSAGES],
+            unwanted_told: [false; MESSAGES],
+            withdrawn: [false; MESSAGES],
             kept: [None; MESSAGES],
             told: [false; MESSAGES],
             in_hand: None,
             network: Vec::new(),
             effects: [0; MESSAGES],
             begun: Vec::new(),
-            crashes: 2,
-            faults: 2,
+            crashes,
+            faults,
+            withdrawals,
         }
     }
 
     fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut next = self.clone();
         change(&mut next);
+        next.forget();
         next.network.sort_unstable();
         next
+    }
+
+    /// Leaves out what can make no difference any more: acknowledgements of what is known for good, and what is read of a message only while it
+    /// has not left. Worlds that differ in nothing else are one.
+    fn forget(&mut self) {
+        let (sent, told, unwanted_told) = (self.sent, self.told, self.unwanted_told);
+        self.network.retain(|packet| match packet {
+            Packet::Kept(m) => sent[*m] == MessageState::Stored,
+            Packet::Noted(m) => !told[*m],
+            Packet::WithdrawalNoted(m) => !unwanted_told[*m] && !sent[*m].is_final(),
+            Packet::Offer(_) | Packet::Receipt(..) | Packet::Withdraw(_) => true,
+        });
+        for m in 0..MESSAGES {
+            self.offered[m] |= sent[m] != MessageState::Stored;
+            self.unwanted_told[m] |= sent[m].is_final();
+            let ended = self.kept[m].is_some_and(|(state, _)| state.is_final());
+            self.withdrawn[m] |= ended;
+        }
     }
 
     fn put(&mut self, packet: Packet) {
@@ -78,13 +110,17 @@ impl World {
         let mut next = Vec::new();
         for m in 0..MESSAGES {
             // The sender offers the earliest message that is not kept yet: a batch goes when the one before it was answered.
-            let first = (0..MESSAGES).find(|m| self.sent[*m] == MessageState::Stored);
-            if first == Some(m) && !self.network.contains(&Packet::Offer(m)) {
+            // What nobody wants any more is not offered, and what follows goes once the receiver knows: an offer that is still on its
+            // way would come after it. In a batch withdrawals are read before messages.
+            let first = (0..MESSAGES)
+                .find(|m| self.sent[*m] == MessageState::Stored && !self.unwanted_told[*m]);
+            if first == Some(m) && !self.unwanted[m] && !self.network.contains(&Packet::Offer(m)) {
                 next.push(self.with(|w| {
                     w.offered[m] = true;
                     w.put(Packet::Offer(m));
                 }));
             }
+            self.withdraw(m, &mut next);
             let end = self.kept[m].map(|(state, _)| state);
             if let Some(end) = end.filter(|end| end.is_final() && !self.told[m]) {
                 next.push(self.with(|w| w.put(Packet::Receipt(m, end))));
@@ -114,7 +150,7 @@ impl World {
             ];
             for (outcome, effect) in ends {
                 next.push(self.with(|w| {
-                    let state = match after_attempt(&POLICY, attempt, outcome) {
+                    let state = match after_attempt(&POLICY, attempt, outcome, w.withdrawn[m]) {
                         AfterAttempt::Final(end) => end,
                         AfterAttempt::Again(_) => MessageState::Delivered,
                     };
@@ -152,13 +188,46 @@ impl World {
                     if let Some(m) = w.in_hand.take() {
                         w.effects[m] += effect;
                     }
-                    for kept in w.kept.iter_mut().flatten() {
-                        kept.0 = receiver_state_at_start(&POLICY, kept.0, kept.1);
+                    for (kept, withdrawn) in w.kept.iter_mut().zip(w.withdrawn) {
+                        if let Some(kept) = kept {
+                            kept.0 = receiver_state_at_start(&POLICY, kept.0, kept.1, withdrawn);
+                        }
                     }
                 }));
             }
         }
         next
+    }
+
+    /// The sender wants a message no more, and tells it until that is noted.
+    fn withdraw(&self, m: usize, next: &mut Vec<Self>) {
+        if self.withdrawals > 0 && !self.unwanted[m] && !self.sent[m].is_final() {
+            next.push(self.with(|w| {
+                w.withdrawals -= 1;
+                w.unwanted[m] = true;
+                let offered = w.offered[m];
+                w.learn(m, SenderNews::Withdrawn { offered });
+            }));
+        }
+        let tells = self.unwanted[m] && !self.unwanted_told[m] && !self.sent[m].is_final();
+        if tells && !self.network.contains(&Packet::Withdraw(m)) {
+            next.push(self.with(|w| w.put(Packet::Withdraw(m))));
+        }
+    }
+
+    fn receive_withdrawal(&mut self, m: usize) {
+        match withdrawal(self.kept[m].map(|(state, _)| state)) {
+            Withdrawal::Remember => self.kept[m] = Some((MessageState::Cancelled, 0)),
+            Withdrawal::End => {
+                if let Some(kept) = &mut self.kept[m] {
+                    kept.0 = MessageState::Cancelled;
+                }
+            }
+            // The attempt ends as any may: lost, or done a moment before.
+            Withdrawal::Interrupt => self.withdrawn[m] = true,
+            Withdrawal::TooLate => {}
+        }
+        self.put(Packet::WithdrawalNoted(m));
     }
 
     fn receive(&mut self, packet: Packet) {
@@ -176,6 +245,8 @@ impl World {
                 self.put(Packet::Noted(m));
             }
             Packet::Noted(m) => self.told[m] = true,
+            Packet::Withdraw(m) => self.receive_withdrawal(m),
+            Packet::WithdrawalNoted(m) => self.unwanted_told[m] = true,
         }
     }
 
@@ -193,6 +264,10 @@ impl World {
             match self.sent[m] {
                 MessageState::Stored => {}
                 MessageState::Delivered => assert!(kept.is_some(), "lost: {self:?}"),
+                // It never left, and never comes.
+                MessageState::Cancelled if kept.is_none() => {
+                    assert!(!self.offered_ever(m), "{self:?}");
+                }
                 end => assert_eq!(kept, Some(end), "{self:?}"),
             }
             if kept == Some(MessageState::Acknowledged) {
@@ -200,6 +275,9 @@ impl World {
             }
             if kept == Some(MessageState::Dead) {
                 assert!(attempts == POLICY.max_attempts, "given up early: {self:?}");
+            }
+            if kept == Some(MessageState::Cancelled) {
+                assert!(self.unwanted[m], "cancelled by nobody: {self:?}");
             }
             assert!(self.effects[m] <= attempts, "{self:?}");
             assert!(attempts <= POLICY.max_attempts, "{self:?}");
@@ -210,15 +288,18 @@ impl World {
         }
     }
 
+    /// Whether a message is on its way. One that its sender supposes to have left after a restart may never have.
+    fn offered_ever(&self, m: usize) -> bool {
+        self.network.contains(&Packet::Offer(m))
+    }
+
     fn is_over(&self) -> bool {
         (0..MESSAGES).all(|m| self.sent[m].is_final())
     }
 }
 
-#[test]
-fn in_every_order_of_events_no_message_is_lost_none_comes_again_after_its_end_and_the_order_is_kept()
- {
-    let start = World::start();
+/// Walks through everything that may follow a start: the ends of both messages that were seen, and how many states there are.
+fn walk(start: World) -> (HashSet<[MessageState; MESSAGES]>, usize) {
     let mut seen: HashSet<World> = HashSet::from([start.clone()]);
     let mut queue = VecDeque::from([start]);
     let mut ends: HashSet<[MessageState; MESSAGES]> = HashSet::new();
@@ -250,12 +331,38 @@ fn in_every_order_of_events_no_message_is_lost_none_comes_again_after_its_end_an
             }
         }
     }
-    assert!(seen.len() > 50_000, "{} states", seen.len());
+    (ends, seen.len())
+}
+
+#[test]
+fn in_every_order_of_events_no_message_is_lost_none_comes_again_after_its_end_and_the_order_is_kept()
+ {
+    let (ends, states) = walk(World::start(2, 2, 0));
+    assert!(states > 50_000, "{states} states");
     for end in [
         MessageState::Acknowledged,
         MessageState::Dead,
         MessageState::Unknown,
     ] {
         assert!(ends.contains(&[end; MESSAGES]), "{end:?} was never reached");
+    }
+}
+
+#[test]
+fn in_every_order_of_events_a_withdrawn_message_ends_once_and_is_handed_to_nobody_after_that() {
+    let (ends, states) = walk(World::start(1, 1, 1));
+    assert!(states > 50_000, "{states} states");
+    let cancelled = |m: usize| {
+        ends.iter()
+            .filter(move |end| end[m] == MessageState::Cancelled)
+    };
+    for m in 0..MESSAGES {
+        let other: HashSet<MessageState> = cancelled(m).map(|end| end[1 - m]).collect();
+        assert!(other.contains(&MessageState::Acknowledged), "{other:?}");
+        assert!(other.contains(&MessageState::Dead), "{other:?}");
+        assert!(
+            !other.contains(&MessageState::Cancelled),
+            "one is withdrawn"
+        );
     }
 }

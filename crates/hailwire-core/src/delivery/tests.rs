@@ -13,8 +13,14 @@ fn pauses_double_up_to_the_longest() {
 fn a_message_that_its_agent_cannot_take_is_dead_at_once_and_one_that_may_succeed_later_is_tried_again()
  {
     let policy = DeliveryPolicy::default();
-    let after =
-        |attempt, code| after_attempt(&policy, attempt, AttemptOutcome::of_code(code, false));
+    let after = |attempt, code| {
+        after_attempt(
+            &policy,
+            attempt,
+            AttemptOutcome::of_code(code, false),
+            false,
+        )
+    };
     for code in [
         Code::InvalidArgument,
         Code::Unimplemented,
@@ -40,11 +46,11 @@ fn whoever_dies_with_a_message_in_hand_leaves_its_fate_unknown_and_no_other_word
     ] {
         let outcome = AttemptOutcome::of_code(code, false);
         assert_eq!(outcome, AttemptOutcome::Lost);
-        let end = after_attempt(&policy, 5, outcome);
+        let end = after_attempt(&policy, 5, outcome, false);
         assert_eq!(end, AfterAttempt::Final(MessageState::Unknown));
     }
     assert_eq!(
-        after_attempt(&policy, 5, AttemptOutcome::NotBegun),
+        after_attempt(&policy, 5, AttemptOutcome::NotBegun, false),
         AfterAttempt::Again(policy.first_pause),
         "nobody was there"
     );
@@ -74,4 +80,44 @@ fn a_receipt_overrules_what_the_sender_supposed_and_nothing_overrules_a_receipt(
         None,
         "not an end"
     );
+}
+
+#[test]
+fn a_withdrawn_message_has_the_end_that_its_agent_gave_it_first_and_is_not_tried_again() {
+    let policy = DeliveryPolicy::default();
+    let after = |outcome| after_attempt(&policy, 1, outcome, true);
+    for (outcome, end) in [
+        (
+            AttemptOutcome::Done { answered: true },
+            MessageState::Answered,
+        ),
+        (
+            AttemptOutcome::Done { answered: false },
+            MessageState::Acknowledged,
+        ),
+        (
+            AttemptOutcome::Refused(Code::InvalidArgument),
+            MessageState::Dead,
+        ),
+        (
+            AttemptOutcome::Refused(Code::Aborted),
+            MessageState::Cancelled,
+        ),
+        (AttemptOutcome::Lost, MessageState::Cancelled),
+        (AttemptOutcome::NotBegun, MessageState::Cancelled),
+    ] {
+        assert_eq!(after(outcome), AfterAttempt::Final(end), "{outcome:?}");
+    }
+    let offered = SenderNews::Withdrawn { offered: true };
+    assert_eq!(sender_state(MessageState::Stored, offered), None);
+    for ended in MessageState::ALL
+        .into_iter()
+        .filter(|state| state.is_final())
+    {
+        assert_eq!(withdrawal(Some(ended)), Withdrawal::TooLate);
+        for offered in [false, true] {
+            let news = SenderNews::Withdrawn { offered };
+            assert_eq!(sender_state(ended, news), None);
+        }
+    }
 }

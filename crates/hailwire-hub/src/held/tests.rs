@@ -80,6 +80,7 @@ fn what_is_held_from_one_for_one_and_in_all_is_bounded_and_a_refusal_takes_nothi
     // Time makes room.
     store.put(node(9), node(9), &blob, NOW + 101).unwrap();
     assert_eq!(store.next(node(2), 0, NOW + 101).unwrap(), None);
+    assert_eq!(store.total, 200);
 }
 
 #[test]
@@ -114,4 +115,47 @@ fn nothing_is_held_where_there_is_room_for_nothing() {
     };
     let (_folder, mut store) = store(bounds);
     assert!(is_full(&store.put(node(1), node(2), b"x", NOW)));
+}
+
+#[test]
+fn what_is_counted_is_what_is_there_whatever_came_went_or_was_refused() {
+    let bounds = HoldBounds {
+        bytes: 2_000,
+        bytes_of_one: 700,
+        seconds: 50,
+    };
+    let (folder, mut store) = store(bounds);
+    store.db.pragma_update(None, "synchronous", "OFF").unwrap();
+    let mut state = 36_u64;
+    let mut draw = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    let mut now = NOW;
+    let mut refused = 0;
+    for _ in 0..2_000 {
+        let (one, other) = (node(draw(6) as u8), node(draw(6) as u8));
+        match draw(4) {
+            0 => now += draw(10),
+            1 => {
+                if let Some(held) = store.next(one, 0, now).unwrap() {
+                    store.delete(one, held.number).unwrap();
+                }
+            }
+            _ => {
+                let put = store.put(one, other, &vec![1; 1 + draw(500) as usize], now);
+                refused += usize::from(is_full(&put));
+            }
+        }
+        let all = "SELECT coalesce(sum(size), 0) FROM held";
+        assert_eq!(sum(&store.db, all, []).unwrap(), store.total);
+        assert!(store.total <= bounds.bytes);
+    }
+    assert!(refused > 10, "{refused}");
+    let before = store.total;
+    drop(store);
+    let again = HeldStore::open(&folder.path().join(DATABASE), bounds).unwrap();
+    assert_eq!(again.total, before);
 }

@@ -19,6 +19,7 @@ mod held;
     reason = "the fuzz targets use it too"
 )]
 mod initial;
+mod leases;
 mod nodes;
 mod outages;
 mod packets;

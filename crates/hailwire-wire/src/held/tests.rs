@@ -11,10 +11,12 @@ fn content(to: NodeId, body: usize) -> HeldContent {
         call: true,
         header: vec![0x80],
         body: vec![0x61; body],
+        attempts: 0,
+        number: 1,
     };
     let batch = MessageBatch {
         messages: vec![message],
-        receipts: Vec::new(),
+        ..MessageBatch::default()
     };
     HeldContent::new(to, 1_763_000_000_000, &batch)
 }

@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::MuxError;
 use super::budget::WindowBudget;
 use super::frame::{MuxDecoder, MuxFrame};
+use super::level_shares::LevelShares;
 use super::preface::{MuxRole, PREFACE};
 use super::slab::{StreamKey, StreamSlab};
 use super::stream::{MuxStream, RecvState, SendState, StopState};
@@ -167,6 +168,7 @@ pub struct Mux {
     pub(super) close: Option<MuxFrame>,
     pub(super) control: VecDeque<StreamKey>,
     pub(super) ready: [VecDeque<StreamKey>; Priority::ALL.len()],
+    pub(super) shares: LevelShares,
     pub(super) pings: VecDeque<MuxFrame>,
     /// Pings of ours without an answer so far.
     pub(super) unanswered: usize,
@@ -224,6 +226,7 @@ impl Mux {
             close: None,
             control: VecDeque::new(),
             ready: Default::default(),
+            shares: LevelShares::default(),
             pings: VecDeque::new(),
             unanswered: 0,
             datagrams_out: VecDeque::new(),

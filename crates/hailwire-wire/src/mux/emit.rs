@@ -1,7 +1,7 @@
 //! What leaves: the preface, then what streams have to say, the most urgent first.
 
 use super::connection::{Mux, MuxEvent};
-use super::frame::{FrameHeader, MuxFrame, MuxFrameKind};
+use super::frame::{FrameHeader, HEADER, MuxFrame, MuxFrameKind};
 use super::output::MuxOutput;
 use super::preface::preface;
 use super::slab::StreamKey;
@@ -47,7 +47,7 @@ impl Mux {
             }
             self.emit_datagrams(out);
             while out.len() < MAX_BATCH
-                && let Some(key) = self.most_urgent()
+                && let Some(key) = self.next_to_send()
             {
                 self.emit_data(key, out);
             }
@@ -136,11 +136,10 @@ impl Mux {
         }
     }
 
-    fn most_urgent(&mut self) -> Option<StreamKey> {
-        self.ready
-            .iter_mut()
-            .rev()
-            .find_map(std::collections::VecDeque::pop_front)
+    fn next_to_send(&mut self) -> Option<StreamKey> {
+        let has = self.ready.each_ref().map(|queue| !queue.is_empty());
+        let level = self.shares.next(has)?;
+        self.ready.get_mut(level)?.pop_front()
     }
 
     fn emit_data(&mut self, key: StreamKey, out: &mut MuxOutput) {
@@ -169,6 +168,7 @@ impl Mux {
             out.body(part);
         }
         send.credit -= len as u64;
+        self.shares.sent(stream.priority as usize, len + HEADER);
         self.queued -= len;
         if send.queue.len() <= send.most / 2 && std::mem::take(&mut send.blocked) {
             self.events.push_back(MuxEvent::Writable(key));

@@ -142,7 +142,14 @@ fn from_environment(name: &str) -> Option<u64> {
 /// What parsers accept, to begin altering from: all golden vectors, a record, two tickets.
 fn good_inputs() -> Vec<Vec<u8>> {
     let mut inputs = Vec::new();
-    for file in ["addresses", "headers", "frames", "status", "capsules"] {
+    for file in [
+        "addresses",
+        "headers",
+        "topics",
+        "frames",
+        "status",
+        "capsules",
+    ] {
         let text = crate::read(&format!("spec/vectors/{file}.json"));
         collect(&serde_json::from_str(&text).expect("JSON"), &mut inputs);
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{links::collect, read, repository};
 
 /// The top modules of `hailwire`, each above what it may import.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "clock",
     "attempt_race",
     "outbound_tcp",
@@ -24,6 +24,7 @@ const LAYERS: [&str; 18] = [
     "session",
     "node",
     "client",
+    "coordination",
 ];
 
 /// A module, what it imports, and a file in which it does.

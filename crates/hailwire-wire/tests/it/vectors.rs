@@ -14,6 +14,9 @@ use hailwire_wire::{
     capsule::{Capsule, CapsuleDecoder, CapsuleError, ConnectionHalf},
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AgentOffers, AnswerHead, GoingAway, HeaderError, Hello, RegisterHeader},
+    lease::{LeaseAnswer, LeaseList, LeaseRelease, LeaseReleased, LeaseRequest},
+    messages::{BatchAnswer, decode_batch},
+    topics::{RecordReader, TopicInterest, TopicRecord, TopicReplay, put_record},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -176,6 +179,11 @@ fn reencode(kind: &str, bytes: &[u8], fields: Option<&Value>) -> Result<Vec<u8>,
         "offers" => one(header::decode::<AgentOffers>(bytes), fields),
         "going_away" => one(header::decode::<GoingAway>(bytes), fields),
         "status" => one(header::decode::<Status>(bytes), fields),
+        "topic_record" => one(header::decode::<TopicRecord>(bytes), fields),
+        "topic_interest" => one(header::decode::<TopicInterest>(bytes), fields),
+        "topic_replay" => one(header::decode::<TopicReplay>(bytes), fields),
+        "batch" => one(decode_batch(bytes), fields),
+        "batch_answer" => one(header::decode::<BatchAnswer>(bytes), fields),
         other => panic!("type {other}"),
     }
 }
@@ -223,6 +231,48 @@ fn check_headers(file: Headers) {
     }
 }
 
+/// Fields of a vector with bytes, which stand there as `{"hex": …}`, as lists of numbers.
+fn with_bytes(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => match fields.get("hex") {
+            Some(Value::String(hex)) if fields.len() == 1 => {
+                let bytes = HEXLOWER.decode(hex.as_bytes()).expect("hex");
+                Value::Array(bytes.into_iter().map(Value::from).collect())
+            }
+            _ => {
+                let fields = fields.into_iter();
+                Value::Object(
+                    fields
+                        .map(|(key, inner)| (key, with_bytes(inner)))
+                        .collect(),
+                )
+            }
+        },
+        Value::Array(values) => Value::Array(values.into_iter().map(with_bytes).collect()),
+        other => other,
+    }
+}
+
+#[derive(Deserialize)]
+struct Batches {
+    vectors: Vec<GoodHeader>,
+    refused: Vec<RefusedHeader>,
+}
+
+#[test]
+fn batches_of_messages_are_byte_for_byte_as_the_vectors_say() {
+    let file: Batches = load("messages.json");
+    let vectors = file.vectors.into_iter().map(|vector| GoodHeader {
+        fields: with_bytes(vector.fields),
+        ..vector
+    });
+    check_headers(Headers {
+        vectors: vectors.collect(),
+        readable: Vec::new(),
+        refused: file.refused,
+    });
+}
+
 #[test]
 fn headers_are_byte_for_byte_as_the_vectors_say() {
     check_headers(load("headers.json"));
@@ -231,6 +281,85 @@ fn headers_are_byte_for_byte_as_the_vectors_say() {
 #[test]
 fn statuses_are_byte_for_byte_as_the_vectors_say() {
     check_headers(load("status.json"));
+}
+
+#[derive(Deserialize)]
+struct TopicBodies {
+    bodies: Vec<GoodBody>,
+    refused_bodies: Vec<RefusedHeader>,
+}
+
+#[derive(Deserialize)]
+struct GoodBody {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+    records: Vec<Value>,
+    bytes: Hex,
+}
+
+/// The records of a body that comes in chunks of `step` bytes, each encoded again.
+fn topic_records<T: Serialize + DeserializeOwned>(
+    bytes: &[u8],
+    step: usize,
+) -> Result<Vec<T>, HeaderError> {
+    let (mut reader, mut records) = (RecordReader::default(), Vec::new());
+    for chunk in bytes.chunks(step) {
+        reader.handle_chunk(chunk);
+        while let Some(record) = reader.poll_record()? {
+            records.push(record);
+        }
+    }
+    assert!(!reader.is_amid_record());
+    Ok(records)
+}
+
+fn check_body<T>(body: &GoodBody)
+where
+    T: Serialize + DeserializeOwned + PartialEq + Debug,
+{
+    let expected = body
+        .records
+        .iter()
+        .cloned()
+        .map(serde_json::from_value::<T>);
+    let expected: Vec<T> = expected.collect::<Result<_, _>>().expect(&body.name);
+    let mut written = BytesMut::new();
+    expected
+        .iter()
+        .for_each(|record| put_record(&mut written, record));
+    assert_eq!(Hex(written.to_vec()), body.bytes, "{}", body.name);
+    for step in [1, 3, 1000] {
+        let read = topic_records::<T>(&body.bytes.0, step).expect(&body.name);
+        assert_eq!(read, expected, "{} in pieces of {step}", body.name);
+    }
+}
+
+#[test]
+fn records_of_topics_are_byte_for_byte_as_the_vectors_say() {
+    check_headers(load("topics.json"));
+    let TopicBodies {
+        bodies,
+        refused_bodies,
+    } = load("topics.json");
+    for body in &bodies {
+        match body.kind.as_str() {
+            "topic_record" => check_body::<TopicRecord>(body),
+            "topic_replay" => check_body::<TopicReplay>(body),
+            other => panic!("type {other}"),
+        }
+    }
+    for RefusedHeader {
+        name, bytes, error, ..
+    } in refused_bodies
+    {
+        let got = match topic_records::<TopicRecord>(&bytes.0, 1) {
+            Ok(_) => panic!("{name} is read"),
+            Err(HeaderError::Malformed(_)) => "malformed",
+            Err(HeaderError::Bound(_)) => "bound",
+        };
+        assert_eq!(got, error, "{name}");
+    }
 }
 
 #[derive(Deserialize)]
@@ -370,6 +499,58 @@ fn frames_are_byte_for_byte_as_the_vectors_say_whatever_the_cuts() {
             };
             assert_eq!(got, error, "{name}, by {step}");
         }
+    }
+}
+
+#[derive(Deserialize)]
+struct Leases {
+    messages: Vec<LeaseVector>,
+    refused: Vec<RefusedLease>,
+}
+
+#[derive(Deserialize)]
+struct LeaseVector {
+    name: String,
+    r#type: String,
+    json: String,
+    fields: Value,
+}
+
+#[derive(Deserialize)]
+struct RefusedLease {
+    name: String,
+    json: String,
+    error: String,
+}
+
+/// What a type reads from a text and writes again, with its fields.
+fn rewritten<T: Serialize + DeserializeOwned>(text: &str) -> (String, Value) {
+    let read: T = serde_json::from_str(text).expect("a message");
+    let written = serde_json::to_string(&read).expect("JSON");
+    (written, serde_json::to_value(&read).expect("JSON"))
+}
+
+#[test]
+fn leases_are_byte_for_byte_as_the_vectors_say() {
+    let file: Leases = load("leases.json");
+    for v in &file.messages {
+        let (json, fields) = match v.r#type.as_str() {
+            "request" => rewritten::<LeaseRequest>(&v.json),
+            "answer" => rewritten::<LeaseAnswer>(&v.json),
+            "release" => rewritten::<LeaseRelease>(&v.json),
+            "released" => rewritten::<LeaseReleased>(&v.json),
+            "list" => rewritten::<LeaseList>(&v.json),
+            other => panic!("no type {other}"),
+        };
+        assert_eq!((&json, &fields), (&v.json, &v.fields), "{}", v.name);
+    }
+    for v in &file.refused {
+        let error = match serde_json::from_str::<LeaseRequest>(&v.json) {
+            Err(_) => "malformed",
+            Ok(request) if request.ttl().is_none() => "bound",
+            Ok(_) => "",
+        };
+        assert_eq!(error, v.error, "{}", v.name);
     }
 }
 

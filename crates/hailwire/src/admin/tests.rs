@@ -160,6 +160,11 @@ fn each_request_may_lack_what_nobody_has_to_say() {
         "id": key().1, "alias": "a", "allow": ["b"], "offer": ["c"], "addresses": ["d"], "tcp": ["e"],
     });
     let ping = json!({ "who": "laptop", "carrier": "h2" });
+    let (hub, candidate) = ("https://hub.example:443", "AAAAAAAAAAAAAAAAAAAAAA==");
+    let lease = json!({
+        "hub": hub, "name": "nightly", "candidate": candidate, "ttl_ms": 1000, "token": 1,
+    });
+    let given_back = json!({ "hub": hub, "name": "nightly", "candidate": candidate, "token": 1 });
     let none: [&str; 0] = [];
     assert_eq!(
         optional_fields::<AgentsQuery>(&agents),
@@ -179,6 +184,12 @@ fn each_request_may_lack_what_nobody_has_to_say() {
     );
     assert_eq!(optional_fields::<PingRequest>(&ping), ["carrier", "who"]);
     assert_eq!(optional_fields::<ResolveRequest>(&ping), ["carrier"]);
+    assert_eq!(optional_fields::<LeaseAsk>(&lease), ["hub", "token"]);
+    assert_eq!(optional_fields::<LeaseGiveBack>(&given_back), ["hub"]);
+    assert_eq!(
+        optional_fields::<LeaseQuery>(&json!({ "hub": hub })),
+        ["hub"]
+    );
     assert_eq!(
         optional_fields::<PeerSelector>(&json!({ "who": "laptop" })),
         none

@@ -405,9 +405,11 @@ impl QuicSendStream {
         let beginning = self.written <= YIELDING_BYTES;
         let queues = &self.queues;
         let mut write = pin!(self.inner.write_all_chunks(chunks));
-        let mut waiting = None;
+        let (mut waiting, mut has_turn) = (None, false);
         poll_fn(|cx| {
-            ready!(queues.poll_clear(priority, cx));
+            if !has_turn {
+                has_turn = ready!(queues.poll_clear(priority, cx));
+            }
             let written = write.as_mut().poll(cx);
             if written.is_pending() && beginning && waiting.is_none() {
                 waiting = Some(queues.wait(priority));

@@ -3,7 +3,8 @@
 //! QUIC sends what is buffered in order of priority, but a write that finds the connection's send
 //! buffer or its peer's credit used up waits with all others, and whoever is woken first takes the
 //! next bit of room: an urgent call behind many bulk writers might wait for the last of them. So
-//! while a write waits, those of lower priority stand back and do not try.
+//! while a write waits, those of lower priority stand back and do not try. Nobody stands back for ever:
+//! after every [`WRITES_AHEAD`] writes that waited, one of each lower priority has a turn among them.
 //!
 //! A stream is stood back for only at its beginning, for [`YIELDING_BYTES`] bytes. That is less than
 //! what every stream may send without a word from its reader, so such a write waits for room on
@@ -12,7 +13,7 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
 };
@@ -21,6 +22,9 @@ use hailwire_wire::Priority;
 
 /// Bytes at the beginning of a stream for which lower priorities stand back.
 pub(super) const YIELDING_BYTES: u64 = 3 * 512 * 1024;
+
+/// Writes that had to wait, after which one of each lower priority has a turn.
+const WRITES_AHEAD: u32 = 16;
 
 /// Bits in which the waiting writes of one priority are counted; a connection has far fewer streams.
 const COUNTER_BITS: u32 = 16;
@@ -32,6 +36,10 @@ pub(super) struct WriteQueues {
     waiting: AtomicU64,
     /// Those who stand back.
     back: Mutex<Vec<Waker>>,
+    /// Writes that waited and are through.
+    through: AtomicU32,
+    /// A bit for each priority that has a turn.
+    turns: AtomicU32,
 }
 
 /// A write that waits; lower priorities stand back while this lives.
@@ -51,10 +59,14 @@ impl WriteQueues {
         }
     }
 
-    /// Ready when no write of a higher priority waits.
-    pub(super) fn poll_clear(&self, priority: Priority, cx: &Context<'_>) -> Poll<()> {
+    /// Ready when no write of a higher priority waits, with `false`; or, with `true`, when it is this priority's turn all the same. Who has
+    /// the turn keeps it until its write is through, and does not ask again before.
+    pub(super) fn poll_clear(&self, priority: Priority, cx: &Context<'_>) -> Poll<bool> {
         if self.is_clear(priority) {
-            return Poll::Ready(());
+            return Poll::Ready(false);
+        }
+        if self.take_turn(priority) {
+            return Poll::Ready(true);
         }
         {
             let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,10 +76,26 @@ impl WriteQueues {
         }
         // The last of them may have gone before the waker was there to be found.
         if self.is_clear(priority) {
-            Poll::Ready(())
+            Poll::Ready(false)
+        } else if self.take_turn(priority) {
+            Poll::Ready(true)
         } else {
             Poll::Pending
         }
+    }
+
+    fn take_turn(&self, priority: Priority) -> bool {
+        let bit = 1 << priority as u32;
+        self.turns.load(Ordering::SeqCst) & bit != 0
+            && self.turns.fetch_and(!bit, Ordering::SeqCst) & bit != 0
+    }
+
+    fn wake_all(&self) {
+        let back = {
+            let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *back)
+        };
+        back.into_iter().for_each(Waker::wake);
     }
 
     fn is_clear(&self, priority: Priority) -> bool {
@@ -84,16 +112,14 @@ impl Drop for QueuedWrite<'_> {
         let one = one(self.priority);
         let before = self.queues.waiting.fetch_sub(one, Ordering::SeqCst);
         let counter = one * ((1 << COUNTER_BITS) - 1);
-        if before & counter == one {
-            let back = {
-                let mut back = self
-                    .queues
-                    .back
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
-                std::mem::take(&mut *back)
-            };
-            back.into_iter().for_each(Waker::wake);
+        let through = self.queues.through.fetch_add(1, Ordering::SeqCst);
+        let is_turn = through % WRITES_AHEAD == WRITES_AHEAD - 1;
+        if is_turn {
+            let lower = (1 << self.priority as u32) - 1;
+            self.queues.turns.fetch_or(lower, Ordering::SeqCst);
+        }
+        if is_turn || before & counter == one {
+            self.queues.wake_all();
         }
     }
 }
@@ -142,5 +168,36 @@ mod tests {
 
         let _critical = queues.wait(Priority::Critical);
         assert!(!clear(Priority::High) && clear(Priority::Critical));
+    }
+
+    #[test]
+    fn nobody_stands_back_for_more_than_so_many_writes() {
+        let queues = WriteQueues::default();
+        let count = Arc::new(WakeCounter::default());
+        let waker = Waker::from(count.clone());
+        let cx = Context::from_waker(&waker);
+        let turn = |priority| queues.poll_clear(priority, &cx);
+
+        // Another always waits when one is through, so that it is never clear.
+        let mut waits = queues.wait(Priority::Critical);
+        let mut turns = [0; Priority::ALL.len()];
+        for _ in 0..10 * WRITES_AHEAD {
+            waits = queues.wait(Priority::Critical);
+            for (priority, turns) in Priority::ALL.into_iter().zip(&mut turns) {
+                match turn(priority) {
+                    Poll::Ready(by_turn) => {
+                        assert_eq!(by_turn, priority != Priority::Critical);
+                        *turns += 1;
+                    }
+                    Poll::Pending => {}
+                }
+            }
+        }
+        drop(waits);
+        assert_eq!(turns, [10, 10, 10, 10 * WRITES_AHEAD]);
+        assert!(
+            count.0.load(Ordering::SeqCst) >= 10,
+            "they are woken for it"
+        );
     }
 }

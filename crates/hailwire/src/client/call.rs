@@ -45,6 +45,12 @@ impl Call {
         }
     }
 
+    /// Where it goes, as it was given to [`Client::call`].
+    #[must_use]
+    pub fn to(&self) -> &str {
+        &self.header.to
+    }
+
     /// What is asked of the agent, at most [`MAX_METHOD`](hailwire_wire::limits::MAX_METHOD) bytes;
     /// empty by default.
     pub fn method(mut self, method: impl Into<String>) -> Self {

@@ -7,12 +7,15 @@
 //! |---|---|
 //! | `call` | a call or a raw stream being prepared, and how it is made |
 //! | `byte_stream` | a raw stream as bytes |
-//! | `topics` | publishing and subscribing |
+//! | `tasks` | durable calls by their ids, and saying how far one is |
+//! | `topics`, `state` | publishing and subscribing; values that many share |
 //! | `serving` | an agent on offer, and the attached program's side of being called |
 
 mod byte_stream;
 mod call;
 mod serving;
+mod state;
+mod tasks;
 mod topics;
 
 use std::{io, sync::Arc};
@@ -28,7 +31,8 @@ use tokio::net::UnixStream;
 pub use byte_stream::StreamIo;
 pub use call::{Call, RawStream, StreamBuilder};
 pub use serving::ServeHandle;
-pub use topics::{Publication, Publisher, Subscription, TopicEvent, TopicMessage};
+pub use state::{StateEvent, StateValue, StateWatch};
+pub use topics::{Publication, Publisher, ReplayStart, Subscription, TopicEvent, TopicMessage};
 
 use self::serving::{AttachedSession, ServedAgents, serve_attached, serve_embedded};
 use crate::{

@@ -1,5 +1,7 @@
-//! Publishing under topics and subscribing to them (`spec/topics.md`), at most once: what is published while a subscriber is away, or reads too
-//! slowly, is lost to it.
+//! Publishing under topics and subscribing to them (`spec/topics.md`): at most once, so that what is published while a subscriber is away, or reads too
+//! slowly, is lost to it; or from what nodes keep, and then nothing is lost that they still have.
+
+use std::{collections::HashMap, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
@@ -10,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::Client;
 use crate::{
-    admin::{self, PublishReceipt, SubscribeRequest, method},
+    admin::{self, ConfirmRequest, PublishReceipt, SubscribeRequest, method},
     body::{Body, BodySender},
     session::Answer,
 };
@@ -72,6 +74,7 @@ impl Client {
     ///     match event {
     ///         TopicEvent::Message(message) => println!("{}", message.topic),
     ///         TopicEvent::Missed(lost) => eprintln!("{lost} messages were lost"),
+    ///         _ => {}
     ///     }
     /// }
     /// # Ok(())
@@ -90,16 +93,110 @@ impl Client {
         &self,
         patterns: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Subscription, Status> {
+        let patterns = patterns.into_iter().map(Into::into).collect();
+        self.subscribe_with(&SubscribeRequest {
+            patterns,
+            ..SubscribeRequest::default()
+        })
+        .await
+    }
+
+    /// Subscribes to what nodes keep of topics that match any of these patterns, at most 64: first what is there from `start` on, then what follows, without
+    /// gap or repetition, in the order of each node's log. Reading slowly costs no memory and loses nothing but what a node removes meanwhile, of
+    /// which [`TopicEvent::Missed`] tells. What nobody keeps does not come.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_argument` for what is no pattern, or too many; `resource_exhausted` with 64 such subscriptions of this machine; `unavailable`
+    /// when the node is gone.
+    pub async fn replay(
+        &self,
+        patterns: impl IntoIterator<Item = impl Into<String>>,
+        start: ReplayStart,
+    ) -> Result<Subscription, Status> {
+        let patterns = patterns.into_iter().map(Into::into).collect();
+        self.subscribe_with(&start.request(patterns)).await
+    }
+
+    /// As [`Client::replay`], under a name that outlives this program: whoever reads next under it, with the same patterns, begins after what was
+    /// confirmed with [`Subscription::confirm`], however this program, a tunnel or a node has ended. So each message that a node keeps comes at least
+    /// once. `start` counts where nothing was read yet. One program reads under a name; a second one takes the place of the first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::replay`]; `failed_precondition` where the name has other patterns; `resource_exhausted` with 256 names.
+    pub async fn subscribe_as(
+        &self,
+        name: &AgentName,
+        patterns: impl IntoIterator<Item = impl Into<String>>,
+        start: ReplayStart,
+    ) -> Result<Subscription, Status> {
+        let patterns = patterns.into_iter().map(Into::into).collect();
         let request = SubscribeRequest {
-            patterns: patterns.into_iter().map(Into::into).collect(),
+            name: name.to_string(),
+            ..start.request(patterns)
         };
-        let body = serde_json::to_vec(&request)
+        self.subscribe_with(&request).await
+    }
+
+    /// Subscribes as a request says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::replay`].
+    pub async fn subscribe_with(&self, request: &SubscribeRequest) -> Result<Subscription, Status> {
+        let body = serde_json::to_vec(request)
             .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
         let call = self.call(admin::AGENT).method(method::TOPIC_SUBSCRIBE);
         Ok(Subscription {
+            client: self.clone(),
+            name: request.name.clone(),
             answer: call.body(body).send().await?,
             reader: RecordReader::default(),
+            logs: HashMap::new(),
         })
+    }
+}
+
+/// Where a replay starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplayStart {
+    /// With what is published from now on.
+    #[default]
+    Now,
+    /// With what was published no longer ago, by the clock of the node that keeps it.
+    Since(Duration),
+    /// With the last so many messages of each node, at most 100,000.
+    Last(u64),
+    /// With the message of this number in the log of each node; 1 for all that is kept.
+    From(u64),
+}
+
+impl ReplayStart {
+    fn request(self, patterns: Vec<String>) -> SubscribeRequest {
+        let request = SubscribeRequest {
+            patterns,
+            ..SubscribeRequest::default()
+        };
+        let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        match self {
+            Self::Now => SubscribeRequest {
+                since_ms: Some(0),
+                ..request
+            },
+            Self::Since(age) => SubscribeRequest {
+                since_ms: Some(millis(age)),
+                ..request
+            },
+            Self::Last(last) => SubscribeRequest {
+                last: Some(last),
+                ..request
+            },
+            Self::From(from) => SubscribeRequest {
+                from: Some(from),
+                ..request
+            },
+        }
     }
 }
 
@@ -136,11 +233,25 @@ impl Publication {
         self
     }
 
-    /// Publishes it; resolves once it is in the queues of all who want it, and says how many those are.
+    /// The value under this topic is deleted: where only the last message of each topic is kept.
+    pub fn deleted(mut self) -> Self {
+        self.record.deleted = true;
+        self
+    }
+
+    /// Publish only if the value under this topic has this number in the node's log ([`TopicMessage::kept`]); 0 for none, or a deleted one. Where only the last message
+    /// of each topic is kept.
+    pub fn if_kept(mut self, number: u64) -> Self {
+        self.record.if_kept = Some(number);
+        self
+    }
+
+    /// Publishes it; resolves once it is in the queues of all who want it, and says how many those are. Where the topic is kept, it is on the disk then.
     ///
     /// # Errors
     ///
-    /// `invalid_argument` for what is no topic, or too large; `unavailable` when the node is gone.
+    /// `invalid_argument` for what is no topic, or too large; `aborted` where [`Publication::if_kept`] is not so; `resource_exhausted` where there is no room to keep it, on
+    /// the disk or of its bound; `unavailable` when the node is gone.
     ///
     /// # Cancel safety
     ///
@@ -225,14 +336,21 @@ fn receipt(bytes: &[u8]) -> Result<PublishReceipt, Status> {
     })
 }
 
-/// What comes of a subscription.
+/// What comes of a subscription. There may be more kinds one day.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TopicEvent {
     /// A message.
     Message(TopicMessage),
     /// So many messages were lost before what comes next: this program read too slowly, or the way from a peer was too slow. A message that
-    /// several patterns match and that was lost on the way from a peer counts for each of them.
+    /// several patterns match and that was lost on the way from a peer counts for each of them. Of a replay: the node that kept them has removed them.
     Missed(u64),
+    /// Of a replay: all has come that this node had kept when it was asked; none for this machine.
+    Reached(Option<NodeId>),
+    /// Of a replay: what this peer keeps does not come now, and why. It comes once that has changed.
+    Away(NodeId, String),
+    /// Of a replay, once: every node has said what it had kept, or cannot, or has had its time.
+    Settled,
 }
 
 /// A message that was published.
@@ -254,19 +372,27 @@ pub struct TopicMessage {
     pub sequence: u64,
     /// When it was published, by that node's clock: milliseconds since 1970.
     pub at_ms: u64,
+    /// Its number in the log of the node that keeps it, from 1; 0 where it is not kept. The revision of a value of state.
+    pub kept: u64,
+    /// It says that the value under this topic is deleted.
+    pub deleted: bool,
 }
 
 /// Messages of the topics that a program is subscribed to; dropping it ends the subscription.
 #[derive(Debug)]
 pub struct Subscription {
+    client: Client,
+    name: String,
     answer: Answer,
     reader: RecordReader,
+    /// The log of each node, by which its numbers count.
+    logs: HashMap<Option<NodeId>, u64>,
 }
 
 impl Subscription {
     /// What comes next; `None` never comes while the node runs.
     ///
-    /// At most 4 MiB wait at the node, fewer where it has more than 64 subscribers, and what fits into the connection. What more is published
+    /// Of what is published from now on, at most once, at most 4 MiB wait at the node, fewer where it has more than 64 subscribers, and what fits into the connection. What more is published
     /// meanwhile takes the place of the oldest.
     ///
     /// # Errors
@@ -292,17 +418,71 @@ impl Subscription {
                         body: record.body.into(),
                         sequence: record.sequence,
                         at_ms: record.at_ms,
+                        kept: record.kept,
+                        deleted: record.deleted,
                     })));
                 }
-                Some(record) if record.missed > 0 => {
-                    return Ok(Some(TopicEvent::Missed(record.missed)));
+                Some(record) => {
+                    if record.log != 0 {
+                        self.logs.insert(record.node, record.log);
+                    }
+                    if let Some(event) = news(record) {
+                        return Ok(Some(event));
+                    }
                 }
-                Some(_) => {}
                 None => match self.answer.chunk().await? {
                     Some(chunk) => self.reader.handle_chunk(&chunk),
                     None => return Ok(None),
                 },
             }
         }
+    }
+}
+
+impl Subscription {
+    /// Says that this message and all before it of the same node are done, so that they come no more under this subscriber's name; on the disk
+    /// when it resolves. Several may be confirmed with the last of them.
+    ///
+    /// # Errors
+    ///
+    /// `failed_precondition` for a subscription without a name, or a message that is not kept; `invalid_argument` for one that did not come.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, it is confirmed or not.
+    pub async fn confirm(&self, message: &TopicMessage) -> Result<(), Status> {
+        let log = self.logs.get(&message.node).copied();
+        let (false, Some(log)) = (self.name.is_empty(), log.filter(|_| message.kept > 0)) else {
+            return Err(Status::new(
+                Code::FailedPrecondition,
+                "only what a named subscriber reads of what is kept is confirmed",
+            ));
+        };
+        let request = ConfirmRequest {
+            name: self.name.clone(),
+            node: message.node,
+            log,
+            kept: message.kept,
+        };
+        self.client.admin(method::TOPIC_CONFIRM, &request).await
+    }
+}
+
+/// What a record that is no message tells.
+fn news(record: TopicRecord) -> Option<TopicEvent> {
+    match record {
+        TopicRecord { missed, .. } if missed > 0 => Some(TopicEvent::Missed(missed)),
+        TopicRecord {
+            reached: true,
+            node,
+            ..
+        } => Some(TopicEvent::Reached(node)),
+        TopicRecord { settled: true, .. } => Some(TopicEvent::Settled),
+        TopicRecord {
+            node: Some(node),
+            away,
+            ..
+        } if !away.is_empty() => Some(TopicEvent::Away(node, away)),
+        _ => None,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, LimitSettings, QuicSettings, SETTINGS, quic::has_aes};
+use super::{Config, LimitSettings, MessageSettings, QuicSettings, SETTINGS, quic::has_aes};
 
 /// One setting with the value in force: a row of `hail config show --effective`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +133,16 @@ impl Config {
         values.push(("limits.max-tunnels", max_tunnels.to_string()));
         values.push(("limits.grace", text(&humantime::format_duration(*grace))));
         values.push(("limits.spin", text(&humantime::format_duration(*spin))));
+        let MessageSettings {
+            attempts,
+            pause,
+            longest_pause,
+        } = &self.messages;
+        values.push(("messages.attempts", attempts.to_string()));
+        let pause = humantime::format_duration(*pause);
+        values.push(("messages.pause", text(&pause)));
+        let longest_pause = humantime::format_duration(*longest_pause);
+        values.push(("messages.longest-pause", text(&longest_pause)));
         values.extend(self.quic.values());
         values.push(("log.level", text(&self.log.level.name())));
         values.push(("log.format", text(&self.log.format.name())));

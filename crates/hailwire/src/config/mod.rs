@@ -14,6 +14,7 @@
 //! peer "laptop" { carrier "h2" }
 //! pool 1
 //! limits { max-tunnels 1024; grace "10s"; spin "100us" }
+//! messages { attempts 5; pause "1s"; longest-pause "60s" }
 //! quic { congestion "auto"; window "128MiB" }
 //! log { level "info" }
 //! ```
@@ -46,7 +47,8 @@ pub use hailwire_core::Carrier;
 pub use pool::TunnelPool;
 pub use quic::{ByteSize, CongestionControl, QuicSettings, TlsCipher};
 pub use sections::{
-    LimitSettings, ListenSettings, LogFormat, LogLevel, LogSettings, NodeSettings, PeerSettings,
+    LimitSettings, ListenSettings, LogFormat, LogLevel, LogSettings, MessageSettings, NodeSettings,
+    PeerSettings,
 };
 pub use settings::SETTINGS;
 pub use written::WrittenSettings;
@@ -84,6 +86,8 @@ pub struct Config {
     pub pool: TunnelPool,
     /// `limits { … }`.
     pub limits: LimitSettings,
+    /// `messages { … }`.
+    pub messages: MessageSettings,
     /// `quic { … }`.
     pub quic: QuicSettings,
     /// `log { level }`.
@@ -104,6 +108,7 @@ impl Default for Config {
             peers: Vec::new(),
             pool: TunnelPool::default(),
             limits: LimitSettings::default(),
+            messages: MessageSettings::default(),
             quic: QuicSettings::default(),
             log: LogSettings::default(),
             origins: ValueOrigins::default(),

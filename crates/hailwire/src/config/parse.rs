@@ -7,7 +7,11 @@ use hailwire_kdl::{
     settings, several, single, unknown, value, whole, within, written_time, yes,
 };
 
-use super::{ByteSize, Config, PeerSettings, QuicSettings, TunnelPool, ValueOrigin};
+use hailwire_wire::limits;
+
+use super::{
+    ByteSize, Config, MessageSettings, PeerSettings, QuicSettings, TunnelPool, ValueOrigin,
+};
 
 pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
     let document = document(text)?;
@@ -56,6 +60,7 @@ pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
                 }
                 Ok(())
             })?,
+            "messages" => messages(node, &mut config.messages)?,
             "log" => section(node, "log", &["level", "format"], |inner| {
                 match inner.name().value() {
                     "level" => config.log.level = single(inner)?,
@@ -73,6 +78,7 @@ pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
                     "pool",
                     "peer",
                     "limits",
+                    "messages",
                     "quic",
                     "log",
                 ];
@@ -191,6 +197,25 @@ fn pool(node: &KdlNode) -> Result<TunnelPool, TextMistake> {
 }
 
 /// A whole number of at least 1.
+fn messages(node: &KdlNode, settings: &mut MessageSettings) -> Result<(), TextMistake> {
+    const LEAST_PAUSE: Duration = Duration::from_millis(10);
+    let pause = |inner: &KdlNode, most: Duration| {
+        let given = single::<DurationText>(inner)?.0;
+        within(inner, given, LEAST_PAUSE..=most, written_time)
+    };
+    let known = ["attempts", "pause", "longest-pause"];
+    section(node, "messages", &known, |inner| {
+        match inner.name().value() {
+            "attempts" => {
+                settings.attempts = number(inner, 1..=limits::MAX_MESSAGE_ATTEMPTS)?;
+            }
+            "pause" => settings.pause = pause(inner, Duration::from_secs(3600))?,
+            _ => settings.longest_pause = pause(inner, Duration::from_secs(24 * 3600))?,
+        }
+        Ok(())
+    })
+}
+
 fn count(node: &KdlNode) -> Result<u32, TextMistake> {
     let what = || format!("`{}` is a whole number of at least 1", node.name().value());
     whole(only(node)?, 1.., what)

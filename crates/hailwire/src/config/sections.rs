@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
-use hailwire_core::Carrier;
+use hailwire_core::{Carrier, delivery::DeliveryPolicy};
 use hailwire_wire::{NodeName, address::NodeRef};
 use serde::{Serialize, Serializer};
 
@@ -51,6 +51,47 @@ pub struct PeerSettings {
     pub who: NodeRef,
     /// Which carriers tunnels to it use, in place of the node's own setting.
     pub carrier: Carrier,
+}
+
+/// How durable messages for agents of this node are tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MessageSettings {
+    /// How often one is handed to its agent before it is given up, unless it says otherwise. Default: 5; from 1 to
+    /// [`MAX_MESSAGE_ATTEMPTS`](hailwire_wire::limits::MAX_MESSAGE_ATTEMPTS).
+    pub attempts: u32,
+    /// Between the first attempt and the second; it doubles from then on. Default: 1 s; from 10 ms to an hour.
+    #[serde(serialize_with = "as_text")]
+    pub pause: Duration,
+    /// Longest pause between two attempts. Default: 60 s; from 10 ms to a day.
+    #[serde(serialize_with = "as_text")]
+    pub longest_pause: Duration,
+}
+
+impl Default for MessageSettings {
+    fn default() -> Self {
+        let DeliveryPolicy {
+            max_attempts,
+            first_pause,
+            longest_pause,
+        } = DeliveryPolicy::default();
+        Self {
+            attempts: max_attempts,
+            pause: first_pause,
+            longest_pause,
+        }
+    }
+}
+
+impl MessageSettings {
+    /// As what decides about messages reads it.
+    pub(crate) const fn policy(&self) -> DeliveryPolicy {
+        DeliveryPolicy {
+            max_attempts: self.attempts,
+            first_pause: self.pause,
+            longest_pause: self.longest_pause,
+        }
+    }
 }
 
 /// Bounds that the operator chooses.

@@ -77,6 +77,24 @@ pub const SETTINGS: &[SettingRow] = &[
         about: "time that the node looks for more traffic after some before it sleeps",
     },
     SettingRow {
+        path: "messages.attempts",
+        value: "number, 1 to 100",
+        default: "5",
+        about: "how often a durable message is handed to its agent here before it is given up, unless it says otherwise",
+    },
+    SettingRow {
+        path: "messages.pause",
+        value: "duration, \"10ms\" to \"1h\"",
+        default: "\"1s\"",
+        about: "time between the first of those attempts and the second; it doubles from then on",
+    },
+    SettingRow {
+        path: "messages.longest-pause",
+        value: "duration, \"10ms\" to \"1day\"",
+        default: "\"1m\"",
+        about: "longest time between two of them",
+    },
+    SettingRow {
         path: "quic.congestion",
         value: "auto, cubic or bbr",
         default: "\"auto\"",

@@ -34,7 +34,8 @@ fn every_setting_is_read() {
     let config = good(
         "node { name \"desk\" }\nlisten { udp \"0.0.0.0:4242\" \"[::]:4242\"; port-mapping #false }\n\
          hub \"https://hub.example.org\"\nhub \"http://127.0.0.1:8470\"\n\
-         pool \"rule\"\nlimits { max-tunnels 7; grace \"1m30s\"; spin \"0s\" }\nlog { level \"debug\" }\n",
+         pool \"rule\"\nlimits { max-tunnels 7; grace \"1m30s\"; spin \"0s\" }\n\
+         messages { attempts 9; pause \"20ms\"; longest-pause \"2h\" }\nlog { level \"debug\" }\n",
     );
     assert_eq!(config.node.name.unwrap().as_str(), "desk");
     assert_eq!(
@@ -52,6 +53,17 @@ fn every_setting_is_read() {
     assert_eq!(config.limits.max_tunnels, 7);
     assert_eq!(config.limits.grace, Duration::from_secs(90));
     assert_eq!(config.limits.spin, Duration::ZERO);
+    let messages = &config.messages;
+    assert_eq!(
+        (
+            messages.attempts,
+            messages.pause.as_millis(),
+            messages.longest_pause.as_secs()
+        ),
+        (9, 20, 7200)
+    );
+    assert_eq!(mistake("messages { attempts 0 }").0, 1);
+    assert_eq!(mistake("messages { pause \"1ms\" }").0, 1);
     assert_eq!(config.log.level, LogLevel::Debug);
 }
 

@@ -24,6 +24,7 @@ use hailwire_wire::{
         LookupAnswer, PublishAnswer, PublishRequest, RecordBytes, RefusalReason, RequestPermit,
         SearchPage, SearchRequest, SignedRequest, path,
     },
+    lease::{self, LeaseAnswer, LeaseList, LeaseRelease, LeaseReleased, LeaseRequest, LeaseRow},
     limits,
     record::{RecordError, SignedRecord},
     signed::KeyPair,
@@ -376,6 +377,46 @@ impl HubClient {
             .ask(Method::DELETE, path::HELD, json(&HeldTaken { number }))
             .await?;
         Ok(answer.deleted)
+    }
+
+    /// Asks for a lease, or for more time on one. An answer says who holds it; it is this candidate's only where
+    /// [`LeaseAnswer::held`] says so.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Refused`], for example with `resource_exhausted` where there are too many; [`HubError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the candidate may hold the lease or not; asked again in its name, the hub says so.
+    pub async fn ask_lease(&self, request: &LeaseRequest) -> Result<LeaseAnswer, HubError> {
+        self.ask(Method::POST, lease::path::LEASE, json(request))
+            .await
+    }
+
+    /// Gives a lease back.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError`]. May be tried again.
+    pub async fn release_lease(&self, release: &LeaseRelease) -> Result<LeaseReleased, HubError> {
+        self.ask(Method::POST, lease::path::RELEASE, json(release))
+            .await
+    }
+
+    /// All leases that are held at the hub.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError`]. Safe to drop.
+    pub async fn leases(&self) -> Result<Vec<LeaseRow>, HubError> {
+        let list: LeaseList = self
+            .ask(Method::GET, lease::path::LEASES, Bytes::new())
+            .await?;
+        if list.leases.len() > limits::MAX_LEASES {
+            return Err(HubError::Answer("more leases than a hub has"));
+        }
+        Ok(list.leases)
     }
 
     /// One question, asked again by the hub's clock if that is why it was refused.

@@ -388,6 +388,15 @@ pub(super) async fn leave_hub(
 
 /// The hub with this URL, or the only one where none is named.
 fn hub_to_leave(hubs: &[Arc<HubLink>], named: &str) -> Result<Arc<HubLink>, Status> {
+    one_hub(hubs, named, "hail leave URL")
+}
+
+/// The hub with this URL, or the only one where none is named; the hint says how one is named.
+pub(super) fn one_hub(
+    hubs: &[Arc<HubLink>],
+    named: &str,
+    naming: &str,
+) -> Result<Arc<HubLink>, Status> {
     let urls: Vec<&str> = hubs.iter().map(|hub| hub.row.url.as_str()).collect();
     let known = || match urls.as_slice() {
         [] => "it is a member of none".to_owned(),
@@ -404,7 +413,7 @@ fn hub_to_leave(hubs: &[Arc<HubLink>], named: &str) -> Result<Arc<HubLink>, Stat
                 Code::InvalidArgument,
                 "this node is a member of several hubs",
             )
-            .with_hint(format!("name one: `hail leave URL`; {}", known()))),
+            .with_hint(format!("name one: `{naming}`; {}", known()))),
         };
     }
     let url = named.parse::<HubUrl>();

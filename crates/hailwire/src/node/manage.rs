@@ -18,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     NodeInner, describe, doctor, hubs, join,
     join::{said_names, texts},
-    messages, now_unix, offers,
+    leases, messages, now_unix, offers,
     registry::MemberTarget,
     requested_dials, resolve,
     router::{self, RouteProgress},
@@ -107,8 +107,23 @@ async fn manage(
         method::MESSAGE_DROP => json(&messages::manage::remove(&node, &parse(&body)?).await?),
         method::MESSAGE_TAKE => json(&messages::manage::take(&node, &parse(&body)?).await?),
         method::MESSAGE_ACK => json(&messages::manage::judge(&node, parse(&body)?).await?),
-        method::TOPIC_SUBSCRIBE => topics::subscribe(&node, session, &parse(&body)?),
-        method::TOPIC_LIST => json(&topics::list(&node)),
+        method::LEASE_ASK => json(&leases::ask(&node, parse(&body)?).await?),
+        method::LEASE_RELEASE => json(&leases::release(&node, parse(&body)?).await?),
+        method::LEASE_LIST => json(&leases::list(&node, &parse(&body)?).await?),
+        method::TOPIC_SUBSCRIBE => topics::subscribe(&node, session, &parse(&body)?).await,
+        method::TOPIC_LIST => json(&topics::list(&node).await?),
+        method::TOPIC_KEEP => json(&topics::keep(&node, &parse(&body)?).await?),
+        method::TOPIC_UNKEEP => {
+            let pattern: String = parse(&body)?;
+            json(&topics::unkeep(&node, &pattern).await?)
+        }
+        method::TOPIC_CONFIRM => json(&topics::confirm(&node, &parse(&body)?).await?),
+        method::TOPIC_FORGET => {
+            let name: String = parse(&body)?;
+            json(&topics::forget(&node, &name).await?)
+        }
+        method::TASK_CANCEL => json(&messages::cancel(&node, &parse(&body)?).await?),
+        method::TASK_PROGRESS => json(&messages::report(&node, parse(&body)?).await?),
         method::SHUTDOWN => {
             let shutdown: admin::ShutdownRequest = parse(&body)?;
             node.lifecycle
@@ -136,6 +151,9 @@ async fn manage_for_peer(
     }
     if request.header.method == method::TOPICS && node.trust.is_trusted(peer) {
         return topics::subscribed_by_peer(node, peer, request).await;
+    }
+    if request.header.method == method::TOPIC_REPLAY && node.trust.is_trusted(peer) {
+        return topics::replayed_by_peer(node, peer, request).await;
     }
     let body = request.body.bytes(MAX_PEER_REQUEST).await?;
     let name = request.header.method;

@@ -42,6 +42,7 @@ pub(crate) mod hand_played;
 mod held_back;
 mod hubs;
 mod join;
+mod leases;
 mod listen;
 mod local;
 mod manage;
@@ -196,7 +197,13 @@ impl NodeBuilder {
             path: shown(&database),
             source,
         })?;
-        let messages = messages::Messages::open(&database, id)?;
+        let messages = messages::Messages::open(&database, id, self.config.messages.policy())?;
+        let database = data.topics();
+        paths::private_database(&database).map_err(|source| StartError::DataDir {
+            path: shown(&database),
+            source,
+        })?;
+        let topics = topics::Topics::open(&database)?;
         let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
         let sockets = endpoint.bound_sockets().into_iter();
         let reaching = dial_targets::DialTargets::new(sockets.chain(tcp.sockets().iter().copied()));
@@ -219,7 +226,7 @@ impl NodeBuilder {
             peers: peers::Peers::new(id),
             hubs,
             messages,
-            topics: topics::Topics::default(),
+            topics,
             programs: LocalPrograms {
                 sessions: Mutex::default(),
                 spin: busy_polling::BusyPolling::new(self.config.limits.spin),
@@ -249,7 +256,17 @@ impl NodeBuilder {
             keep("handing over messages", &inner, messages::deliver),
             keep("sending messages", &inner, messages::exchange),
             keep("expiring messages", &inner, messages::keep_clean),
+            keep(
+                "telling progress of messages",
+                &inner,
+                messages::report_progress,
+            ),
             keep("asking peers for topics", &inner, topics::follow_peers),
+            keep(
+                "removing old messages of topics",
+                &inner,
+                topics::keep_clean,
+            ),
             keep("mapping a port", &inner, port_mapping::run),
             {
                 let listener = Arc::new(listener);
@@ -373,6 +390,7 @@ impl Node {
             let _ = task.await;
         }
         self.inner.messages.close().await;
+        self.inner.topics.close().await;
         let _ = std::fs::remove_file(self.inner.setup.data.socket());
         let closed =
             tokio::time::timeout(ENDPOINT_CLOSE_TIMEOUT, self.inner.sockets.endpoint.close());
@@ -548,7 +566,7 @@ pub enum StartError {
     /// The database cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The database of durable messages cannot be used.
+    /// The database of durable messages, or that of topics, cannot be used.
     #[error(transparent)]
     Messages(#[from] MessageStoreError),
     /// A UDP or TCP address cannot be bound.

@@ -27,6 +27,8 @@ pub(crate) enum Role {
     Node,
     /// A node that listens on TCP too, and serves `echo`.
     TcpNode,
+    /// A node that serves `middle`, which passes what it is asked on to `hold@last`.
+    MiddleNode,
     /// A program that serves the agent `half`, which begins an answer and never ends it.
     HalfAgent,
     /// A program that tries to attach and says how that went.
@@ -34,12 +36,19 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    const ALL: [Self; 4] = [Self::Node, Self::TcpNode, Self::HalfAgent, Self::Visitor];
+    const ALL: [Self; 5] = [
+        Self::Node,
+        Self::TcpNode,
+        Self::MiddleNode,
+        Self::HalfAgent,
+        Self::Visitor,
+    ];
 
     fn word(self) -> &'static str {
         match self {
             Self::Node => "node",
             Self::TcpNode => "tcp-node",
+            Self::MiddleNode => "middle-node",
             Self::HalfAgent => "half-agent",
             Self::Visitor => "visitor",
         }
@@ -155,6 +164,13 @@ async fn play(role: Role) {
             let builder = hailwire::Node::builder().data_dir(data).config(config);
             let node = builder.start().await.unwrap();
             let _echo = test_node::serve_echo(&node.client(), "echo").await;
+            println!("{MARK}ready");
+            std::future::pending::<()>().await;
+        }
+        Role::MiddleNode => {
+            let name = std::env::var(NAME).unwrap();
+            let node = test_node::start(Path::new(&dir), &name).await.unwrap();
+            let _middle = crate::nested::serve_middle(&node.client(), "hold@last").await;
             println!("{MARK}ready");
             std::future::pending::<()>().await;
         }

@@ -15,12 +15,14 @@ mod call;
 mod carrier;
 mod carriers;
 mod child;
+mod coordination;
 #[path = "../../../../fuzz/src/datagrams.rs"]
 #[expect(unreachable_pub, reason = "the fuzz target uses it too")]
 mod datagrams;
 mod engine;
 mod faults;
 mod fixtures;
+mod full_disk;
 mod grants;
 mod h2_bridge;
 mod h2spec;
@@ -31,6 +33,7 @@ mod identity;
 mod initial;
 #[path = "../../../../fuzz/src/kept.rs"]
 mod kept;
+mod kept_topics;
 mod lockout;
 mod memory;
 mod messages;
@@ -48,6 +51,7 @@ mod socket;
 #[expect(unreachable_pub, reason = "the fuzz target uses it too")]
 mod strange_tcp;
 mod synced;
+mod tasks;
 mod tcp;
 mod test_node;
 mod topics;

@@ -23,7 +23,7 @@ use hailwire_wire::{
 
 use crate::test_node::{PATIENCE, TestNode, serve_echo};
 
-async fn send(client: &Client, to: &str, body: &str) -> SendReceipt {
+pub(crate) async fn send(client: &Client, to: &str, body: &str) -> SendReceipt {
     client
         .call(to)
         .body(body.to_owned())
@@ -32,7 +32,7 @@ async fn send(client: &Client, to: &str, body: &str) -> SendReceipt {
         .unwrap()
 }
 
-async fn ended(client: &Client, id: &str) -> MessageDetail {
+pub(crate) async fn ended(client: &Client, id: &str) -> MessageDetail {
     let wait = MessageWait {
         id: id.to_owned(),
         timeout_ms: u64::try_from(PATIENCE.as_millis()).unwrap(),
@@ -41,7 +41,7 @@ async fn ended(client: &Client, id: &str) -> MessageDetail {
     client.admin(method::MESSAGE_WAIT, &wait).await.unwrap()
 }
 
-async fn shown(client: &Client, id: &str) -> MessageDetail {
+pub(crate) async fn shown(client: &Client, id: &str) -> MessageDetail {
     let id = id.to_owned();
     client
         .admin(method::MESSAGE_SHOW, &MessageSelector { id })
@@ -177,6 +177,7 @@ async fn what_was_accepted_survives_restarts_of_both_nodes_and_the_order_of_a_se
         id: ids[19].clone(),
         state: "delivered".to_owned(),
         timeout_ms: 20_000,
+        ..MessageWait::default()
     };
     let detail: MessageDetail = alice
         .client()
@@ -344,6 +345,7 @@ async fn messages_are_taken_by_hand_and_come_again_where_no_verdict_comes() {
             id: two.clone(),
             state: "delivered".to_owned(),
             timeout_ms: 20_000,
+            ..MessageWait::default()
         };
         client
             .admin::<_, MessageDetail>(method::MESSAGE_WAIT, &wait)
@@ -422,13 +424,22 @@ async fn what_cannot_be_kept_is_refused_and_says_why() {
 
 /// What a peer says that plays by no rules: a batch of its own making.
 async fn batch(peer: &Client, to: &str, body: Vec<u8>) -> Result<Vec<Status>, Status> {
+    Ok(batch_answer(peer, to, body).await?.messages)
+}
+
+/// What a node answers to a batch, however it was made.
+pub(crate) async fn batch_answer(
+    peer: &Client,
+    to: &str,
+    body: Vec<u8>,
+) -> Result<BatchAnswer, Status> {
     let call = peer.call(format!("node@{to}")).method(method::MESSAGES);
     let mut answer = call.body(body).deadline(PATIENCE).send().await?;
     let bytes = answer.bytes(1 << 20).await?;
-    Ok(header::decode::<BatchAnswer>(&bytes).unwrap().messages)
+    Ok(header::decode(&bytes).unwrap())
 }
 
-fn offered(id: u8, to: &str, set: impl FnOnce(&mut CallHeader)) -> OfferedMessage {
+pub(crate) fn offered(id: u8, to: &str, set: impl FnOnce(&mut CallHeader)) -> OfferedMessage {
     let mut header = CallHeader {
         to: to.to_owned(),
         ..CallHeader::default()
@@ -439,6 +450,8 @@ fn offered(id: u8, to: &str, set: impl FnOnce(&mut CallHeader)) -> OfferedMessag
         call: false,
         header: header::encode_call(&header),
         body: b"x".to_vec(),
+        attempts: 0,
+        number: 0,
     }
 }
 
@@ -464,7 +477,7 @@ async fn a_peer_sends_nothing_in_the_name_of_another_and_nothing_to_the_node_its
     ];
     let body = header::encode(&MessageBatch {
         messages,
-        receipts: Vec::new(),
+        ..MessageBatch::default()
     });
     let statuses = batch(&alice.client(), "bob", body).await.unwrap();
     let codes: Vec<Code> = statuses.iter().map(|status| status.code).collect();
@@ -489,7 +502,7 @@ async fn a_batch_past_its_bound_is_refused_and_nothing_of_it_is_kept() {
     let (alice, bob) = TestNode::pair().await;
     let many = MessageBatch {
         messages: vec![offered(1, "echo", |_| {}); limits::MAX_BATCH + 1],
-        receipts: Vec::new(),
+        ..MessageBatch::default()
     };
     let refused = batch(&alice.client(), "bob", header::encode(&many)).await;
     assert_eq!(refused.unwrap_err().code, Code::InvalidArgument);
@@ -502,7 +515,7 @@ async fn a_batch_past_its_bound_is_refused_and_nothing_of_it_is_kept() {
     };
     let batch_of_one = MessageBatch {
         messages: vec![whole],
-        receipts: Vec::new(),
+        ..MessageBatch::default()
     };
     let statuses = batch(&alice.client(), "bob", header::encode(&batch_of_one))
         .await
@@ -519,7 +532,6 @@ async fn a_receipt_counts_only_from_the_node_that_has_the_message() {
     let client = alice.client();
     let id = send(&client, "away@bob", "x").await.id;
     let forged = MessageBatch {
-        messages: Vec::new(),
         receipts: vec![MessageReceipt {
             id: id.parse().unwrap(),
             state: MessageState::Acknowledged,
@@ -528,6 +540,7 @@ async fn a_receipt_counts_only_from_the_node_that_has_the_message() {
             head: Vec::new(),
             answer: Vec::new(),
         }],
+        ..MessageBatch::default()
     };
     let bytes = header::encode(&forged);
     batch(&carol.client(), "alice", bytes.clone())
@@ -546,7 +559,7 @@ async fn the_same_message_twice_is_kept_once_and_done_once() {
     let message = offered(9, "echo", |_| {});
     let bytes = header::encode(&MessageBatch {
         messages: vec![message.clone(), message],
-        receipts: Vec::new(),
+        ..MessageBatch::default()
     });
     for _ in 0..3 {
         let statuses = batch(&alice.client(), "bob", bytes.clone()).await.unwrap();

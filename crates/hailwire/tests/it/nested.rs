@@ -10,7 +10,7 @@ use crate::test_node::{PATIENCE, TestNode};
 
 /// What happened to a call at the last node: the milliseconds that it had, and that it was dropped.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+pub(crate) enum Seen {
     Begun(Option<u64>),
     Dropped,
 }
@@ -24,7 +24,7 @@ impl Drop for TellDrop {
 }
 
 /// An agent that never answers.
-async fn serve_hold(client: &Client) -> (ServeHandle, mpsc::UnboundedReceiver<Seen>) {
+pub(crate) async fn serve_hold(client: &Client) -> (ServeHandle, mpsc::UnboundedReceiver<Seen>) {
     let (tell, seen) = mpsc::unbounded_channel();
     let hold = move |request: Request| {
         let tell = tell.clone();
@@ -43,7 +43,7 @@ async fn serve_hold(client: &Client) -> (ServeHandle, mpsc::UnboundedReceiver<Se
 }
 
 /// An agent that passes what it is asked on to another one, and states no deadline.
-async fn serve_middle(client: &Client, to: &'static str) -> ServeHandle {
+pub(crate) async fn serve_middle(client: &Client, to: &'static str) -> ServeHandle {
     let onward = client.clone();
     let middle = move |request: Request| {
         let onward = onward.clone();

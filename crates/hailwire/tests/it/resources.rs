@@ -53,10 +53,10 @@ async fn a_data_folder_that_cannot_be_written_is_refused_by_name() {
 }
 
 /// A small file system of its own, unmounted at the end; `None` where this user may not mount.
-struct SmallDisk(tempfile::TempDir);
+pub(crate) struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    fn mount(options: &str) -> Option<Self> {
+    pub(crate) fn mount(options: &str) -> Option<Self> {
         if !geteuid().is_root() {
             skipped("needs root");
             return None;
@@ -73,7 +73,7 @@ impl SmallDisk {
         Some(Self(dir))
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 }

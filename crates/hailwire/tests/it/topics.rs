@@ -59,7 +59,7 @@ async fn event(subscription: &mut Subscription) -> TopicEvent {
 async fn message(subscription: &mut Subscription) -> TopicMessage {
     match event(subscription).await {
         TopicEvent::Message(message) => message,
-        TopicEvent::Missed(missed) => panic!("{missed} are missed"),
+        other => panic!("{other:?} is no message"),
     }
 }
 
@@ -204,6 +204,7 @@ async fn a_slow_subscriber_is_told_how_many_it_missed_and_a_fast_one_loses_nothi
                     last = message.sequence;
                     got += 1;
                 }
+                other => panic!("{other:?}"),
             }
         }
         assert_eq!(missed + got, count);
@@ -532,6 +533,7 @@ async fn what_is_no_message_is_not_published_and_says_why() {
     );
     let request = SubscribeRequest {
         patterns: vec!["x".repeat(600 * 1024)],
+        ..SubscribeRequest::default()
     };
     let large = client
         .admin::<_, ()>(method::TOPIC_SUBSCRIBE, &request)

@@ -12,7 +12,9 @@ use hailwire_bench::{
     soak::SoakOptions,
     subject::{Subject, SubjectSetup},
     suite::{SuiteOrder, SuiteSize},
+    topologies::TopologiesOptions,
 };
+use hailwire_lab::power_loss::SyncPromise;
 use hailwire_terminal::{
     failure::CommandFailure,
     global::{CommonOptions, ProcessSurroundings},
@@ -39,6 +41,7 @@ pub(crate) enum Action {
     BenchSiege(siege::SiegeOptions),
     /// `hail bench changes`.
     BenchChanges(ChangesOptions),
+    BenchTopologies(TopologiesOptions),
     /// `hail bench messages`.
     BenchMessages(MessageOptions),
     /// `hail bench soak`.
@@ -103,6 +106,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
         bench::BenchCommand::Call(call) => Ok(Action::BenchCall(plan_call(call)?)),
         bench::BenchCommand::Siege(siege) => plan_siege(siege),
         bench::BenchCommand::Changes(changes) => plan_changes(changes),
+        bench::BenchCommand::Topologies(topologies) => plan_topologies(topologies),
         bench::BenchCommand::Soak(soak) => plan_soak(soak),
         bench::BenchCommand::Messages(messages) => plan_messages(messages),
         bench::BenchCommand::Reach(reach) => plan_reach(reach),
@@ -173,6 +177,11 @@ fn plan_messages(messages: bench::MessagesArgs) -> Result<Action, CommandFailure
         sends: messages.sends,
         messages: messages.messages,
         kills: messages.kills,
+        rough_network: messages.rough_network,
+        power_loss: messages.power_loss.then_some(match messages.ignore_syncs {
+            true => SyncPromise::Broken,
+            false => SyncPromise::Kept,
+        }),
         seed: messages.seed.unwrap_or_else(from_time),
         program: measured_program(messages.program)?,
         disk: messages.disk,
@@ -186,6 +195,17 @@ fn plan_changes(changes: bench::ChangesArgs) -> Result<Action, CommandFailure> {
         changes: changes.only,
         program: measured_program(changes.program)?,
         out: out.unwrap_or_else(|| PathBuf::from("bench/results/changes")),
+    }))
+}
+
+fn plan_topologies(topologies: bench::TopologiesArgs) -> Result<Action, CommandFailure> {
+    let out = topologies.out;
+    Ok(Action::BenchTopologies(TopologiesOptions {
+        rounds: topologies.rounds,
+        seconds: topologies.seconds,
+        most_agents: topologies.agents,
+        program: measured_program(topologies.program)?,
+        out: out.unwrap_or_else(|| PathBuf::from("bench/results/topologies")),
     }))
 }
 

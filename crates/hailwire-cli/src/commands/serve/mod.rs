@@ -104,6 +104,9 @@ async fn guarded(
         let context = ProgramContext {
             reaper: reaper.handle(),
             limit: Arc::new(ProgramLimit::new(usize::MAX)),
+            data: std::path::absolute(run.data.root())
+                .ok()
+                .and_then(|path| path.into_os_string().into_string().ok()),
             log: None,
             tell: Arc::new(move |text| output.note(text)),
         };

@@ -31,7 +31,9 @@ pub(super) fn check(block: &Block, root: &Path) -> Result<(), String> {
         "kdl" => kdl(&block.text, name),
         "toml" if name == "Cargo.toml" => manifest(&block.text, root),
         // What these say shows when a command uses them.
-        "python" | "ts" | "js" | "seclang" | "yaml" | "haproxy" if !name.is_empty() => Ok(()),
+        "python" | "sh" | "ts" | "js" | "seclang" | "yaml" | "haproxy" if !name.is_empty() => {
+            Ok(())
+        }
         "rust" => Err("a Rust snippet is `rust from:` an example of the repository".to_owned()),
         other => Err(format!(
             "`{other}` with the file `{name}` is nothing that the tests can run; say why in a comment `<!-- not run: … -->`"

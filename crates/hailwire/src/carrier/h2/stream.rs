@@ -115,6 +115,7 @@ fn halves(
         ended: false,
         priority: AtomicU8::new(priority as u8),
         written: 0,
+        has_turn: false,
     };
     let recv = H2RecvStream {
         reader: StreamReads::new(&stream.shared().readers),
@@ -136,6 +137,8 @@ pub struct H2SendStream {
     ended: bool,
     priority: AtomicU8,
     written: u64,
+    /// Whether the write under way goes on although a more urgent one waits: it is its turn.
+    has_turn: bool,
 }
 
 /// h2 takes nothing more on a stream; [`SendStream::poll_refused`] knows why.
@@ -158,6 +161,7 @@ impl H2SendStream {
         let outgoing = handle.shared.outgoing(self.stream.half());
         let mut rest = chunk;
         let mut waiting = None;
+        self.has_turn = false;
         poll_fn(|cx| {
             let beginning = self.written < YIELDING_BYTES;
             let written = self.poll_write(&mut rest, cx);
@@ -229,7 +233,9 @@ impl H2SendStream {
             return self.poll_refused(cx).map(Err);
         }
         while !rest.is_empty() {
-            ready!(outgoing.queues.poll_clear(priority, cx));
+            if !self.has_turn {
+                self.has_turn = ready!(outgoing.queues.poll_clear(priority, cx));
+            }
             if !promised {
                 ready!(outgoing.poll_writable(priority, cx));
             }

@@ -2,23 +2,23 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use hailwire_core::{
-    delivery::{AfterAttempt, AttemptOutcome, after_attempt},
+    delivery::AttemptOutcome,
     inbox_schedule::{AT_ONCE, MessageNumber},
     routing::CallOrigin,
 };
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, Status, frame::FrameKind, header, limits,
-    messages::MessageState,
 };
 use tokio::time::Instant;
 
 use super::{
-    Messages, gone_status, locked, millis, now_ms,
-    rows::{self, MessageEnd, TakenMessage},
+    AttemptInHand, MessageStoreError, Messages, locked, millis, now_ms,
+    rows::{self, MessageEnd, SettledAttempt, TakenMessage},
 };
 use crate::{
+    admin::{MESSAGE_ATTEMPT_FIELD, MESSAGE_ID_FIELD},
     body::Body,
     clock,
     node::{NodeInner, embedded_call},
@@ -27,14 +27,8 @@ use crate::{
 /// The longest that an agent may have a message in hand.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(3600);
 
-/// The field in which an agent finds the id of its message.
-const ID_FIELD: &str = "hail-message-id";
-
-/// The field in which an agent finds how often the message was handed over, this time included.
-const ATTEMPT_FIELD: &str = "hail-message-attempt";
-
 /// How long a message that cannot be written down waits.
-const DISK_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const DISK_PAUSE: Duration = Duration::from_secs(5);
 
 /// Hands over what is due, until the node ends.
 pub(crate) async fn run(node: Arc<NodeInner>) {
@@ -64,63 +58,95 @@ pub(crate) async fn run(node: Arc<NodeInner>) {
 
 async fn hand_over(node: Arc<NodeInner>, number: MessageNumber) {
     let messages = &node.messages;
+    // Whoever withdraws it finds the attempt from before it is on disk.
+    let in_hand = messages.begin_attempt(number);
     let taken = messages.store.run(move |db| rows::take(db, number)).await;
     let message = match taken {
         Ok(Some(message)) => message,
         // It has its end meanwhile.
-        Ok(None) => return locked(&messages.inbox).handle_end(number),
+        Ok(None) => {
+            messages.end_attempt(number);
+            return locked(&messages.inbox).handle_end(number);
+        }
         Err(error) => {
             tracing::error!(%error, "a message stays where it is");
+            messages.end_attempt(number);
             return messages.again(number, DISK_PAUSE);
         }
     };
-    let attempt = message.attempt;
-    let (outcome, end) = attempt_delivery(&node, message).await;
-    messages
-        .settle(node.id(), number, attempt, outcome, end)
-        .await;
+    messages.taken(&in_hand, number, &message);
+    let withdrawn = || (AttemptOutcome::Lost, MessageEnd::default());
+    let (outcome, end) = tokio::select! {
+        biased;
+        ended = attempt_delivery(&node, number, message) => ended,
+        () = in_hand.interrupt.notified() => withdrawn(),
+    };
+    let end = Arc::new(end);
+    while let Err(error) = messages.settle(node.id(), number, outcome, &end).await {
+        tracing::error!(%error, "the end of a message was not written down, and is again");
+        tokio::time::sleep(DISK_PAUSE).await;
+    }
 }
 
 impl Messages {
-    /// Writes down how an attempt ended.
+    /// An attempt is about to begin.
+    pub(super) fn begin_attempt(&self, number: MessageNumber) -> Arc<AttemptInHand> {
+        let in_hand = Arc::new(AttemptInHand::default());
+        locked(&self.in_hand).insert(number, in_hand.clone());
+        in_hand
+    }
+
+    /// It is on disk that the attempt has begun.
+    pub(super) fn taken(
+        &self,
+        in_hand: &AttemptInHand,
+        number: MessageNumber,
+        message: &TakenMessage,
+    ) {
+        // Nobody else says it of this attempt.
+        let _ = in_hand.known.set((message.id, message.attempt));
+        locked(&self.progress).handle_begun(clock::now(), number, message.origin);
+        self.progress_changed.notify_one();
+    }
+
+    /// The attempt is over.
+    pub(super) fn end_attempt(&self, number: MessageNumber) {
+        locked(&self.in_hand).remove(&number);
+        locked(&self.progress).handle_ended(number);
+    }
+
+    /// Writes down how an attempt ended. Where it cannot, the message stays in hand.
     pub(super) async fn settle(
         &self,
         own: NodeId,
         number: MessageNumber,
-        attempt: u32,
         outcome: AttemptOutcome,
-        end: MessageEnd,
-    ) {
-        let after = after_attempt(&self.policy, attempt, outcome);
-        let written = match after {
-            AfterAttempt::Final(state) => {
-                let end = match state {
-                    MessageState::Unknown => MessageEnd {
-                        status: Some(gone_status(attempt)),
-                        ..end
-                    },
-                    _ => end,
-                };
-                self.end(own, number, state, end).await
+        end: &Arc<MessageEnd>,
+    ) -> Result<(), MessageStoreError> {
+        self.end_attempt(number);
+        let (policy, end) = (self.policy, end.clone());
+        let settled = self
+            .store
+            .run(move |db| rows::settle(db, own, &policy, number, outcome, &end, now_ms()))
+            .await?;
+        match settled {
+            SettledAttempt::Ended(Some((origin, size))) => {
+                self.ended(own, number, origin, size);
             }
-            AfterAttempt::Again(pause) => {
-                let begun = outcome != AttemptOutcome::NotBegun;
-                let waits = self.store.run(move |db| match begun {
-                    true => rows::wait_again(db, number),
-                    false => rows::give_back(db, number),
-                });
-                let waits = waits.await;
-                self.again(number, pause);
-                waits
-            }
-        };
-        if let Err(error) = written {
-            tracing::error!(%error, "the end of a message was not written down: it is handed over again");
-            self.again(number, DISK_PAUSE);
+            // Somebody removed it meanwhile.
+            SettledAttempt::Ended(None) => {}
+            SettledAttempt::Again(pause) => self.again(number, pause),
         }
+        Ok(())
     }
 
-    fn again(&self, number: MessageNumber, pause: Duration) {
+    /// The agent has given a piece of its answer.
+    fn give_piece(&self, number: MessageNumber, piece: &[u8]) {
+        locked(&self.progress).handle_piece(number, piece);
+        self.progress_changed.notify_one();
+    }
+
+    pub(super) fn again(&self, number: MessageNumber, pause: Duration) {
         locked(&self.inbox).handle_again(clock::now() + pause, number);
         self.inbox_changed.notify_one();
     }
@@ -128,6 +154,7 @@ impl Messages {
 
 async fn attempt_delivery(
     node: &Arc<NodeInner>,
+    number: MessageNumber,
     message: TakenMessage,
 ) -> (AttemptOutcome, MessageEnd) {
     let failed = |status: Status, outcome| {
@@ -153,12 +180,15 @@ async fn attempt_delivery(
     let left = Duration::from_millis(left.min(millis(ATTEMPT_LIMIT)));
     address(&mut header, node, &message.agent, origin);
     header.set_deadline(left);
+    // Before those of the sender, of which none has the last word on them: a program sees names in upper case, and the first of those that are
+    // equal then.
+    let own = [
+        (MESSAGE_ID_FIELD, message.id.to_string()),
+        (MESSAGE_ATTEMPT_FIELD, message.attempt.to_string()),
+    ];
     header
         .headers
-        .push((ID_FIELD.to_owned(), message.id.to_string()));
-    header
-        .headers
-        .push((ATTEMPT_FIELD.to_owned(), message.attempt.to_string()));
+        .splice(0..0, own.map(|(name, value)| (name.to_owned(), value)));
     let kind = match message.call {
         true => FrameKind::CALL,
         false => FrameKind::SEND,
@@ -177,7 +207,14 @@ async fn attempt_delivery(
     let answered = async {
         let mut answer =
             embedded_call::make(node, route, origin, kind, header, body, deadline).await?;
-        let bytes = answer.bytes(limits::MAX_SEND_BODY).await?;
+        let mut bytes = BytesMut::new();
+        while let Some(chunk) = answer.chunk().await? {
+            if bytes.len() + chunk.len() > limits::MAX_SEND_BODY {
+                return Err(answer_too_large());
+            }
+            node.messages.give_piece(number, &chunk);
+            bytes.extend_from_slice(&chunk);
+        }
         Ok::<_, Status>((answer.head().clone(), bytes))
     };
     match tokio::time::timeout(left, answered).await {
@@ -199,6 +236,14 @@ async fn attempt_delivery(
         }
         Err(_) => failed(crate::session::deadline_exceeded(), AttemptOutcome::Lost),
     }
+}
+
+fn answer_too_large() -> Status {
+    let what = format!(
+        "the answer has more than {} bytes, which is the most that is kept",
+        limits::MAX_SEND_BODY
+    );
+    Status::new(Code::ResourceExhausted, what)
 }
 
 /// Addresses a message to its agent here.

@@ -3,19 +3,22 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use hailwire_core::delivery::SenderNews;
+use hailwire_core::{delivery::SenderNews, held_copies};
 use hailwire_wire::{
     Code, NodeId, Status, header,
     limits::{self, MAX_BATCH, MAX_BATCH_BYTES},
     messages::{
-        BatchAnswer, MessageBatch, MessageId, OfferedMessage, decode_batch, is_offered_again,
+        BatchAnswer, MessageBatch, MessageId, MessageProgress, MessageReceipt, OfferedMessage,
+        decode_batch, is_offered_again,
     },
 };
 use tokio::time::timeout;
 
 use super::{
+    decided::{self, BatchWay},
     held, lane, locked, millis, now_ms,
     rows::{self, MessageEnd, NewMessage, OpenEntry},
+    tasks, withdrawal,
 };
 use crate::{
     admin::{self, method},
@@ -41,8 +44,12 @@ pub(crate) async fn run(node: Arc<NodeInner>) {
     loop {
         let due = {
             let mut exchange = locked(&node.messages.exchange);
-            while let Some(peer) = exchange.poll_batch(clock::now()) {
+            let now = clock::now();
+            while let Some(peer) = exchange.poll_batch(now) {
                 tokio::spawn(send_batch(node.clone(), peer));
+            }
+            while let Some(peer) = exchange.poll_copy(now) {
+                tokio::spawn(copy_to_hub(node.clone(), peer));
             }
             exchange.poll_timeout()
         };
@@ -63,16 +70,20 @@ async fn send_batch(node: Arc<NodeInner>, peer: NodeId) {
         Ok(BatchOutcome::Full) => exchange.handle_failed(now, peer),
         Err(status) => {
             tracing::debug!(%peer, %status, "messages wait");
+            exchange.handle_unreachable(now, peer);
             drop(exchange);
-            // Until the copy is left no other batch goes to this peer: one at a time.
-            held::leave_copy(&node, peer).await;
-            locked(&node.messages.exchange).handle_failed(clock::now(), peer);
             node.messages.exchange_changed.notify_one();
             return;
         }
     }
     drop(exchange);
     locked(&node.messages.held_copies).handle_reached(peer);
+    node.messages.exchange_changed.notify_one();
+}
+
+async fn copy_to_hub(node: Arc<NodeInner>, peer: NodeId) {
+    held::leave_copy(&node, peer).await;
+    locked(&node.messages.exchange).handle_copied(peer);
     node.messages.exchange_changed.notify_one();
 }
 
@@ -89,18 +100,35 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
     let store = &node.messages.store;
     // A message is read once there is a way for it.
     let session = tunnel::tunnel_to(node, peer).await?;
-    let (messages, receipts) = store
-        .run(move |db| rows::next_batch(db, peer, MAX_BATCH, BATCH_BYTES))
+    let (withdrawals, (messages, receipts)) = store
+        .run(move |db| {
+            let withdrawals = withdrawal::to_tell(db, peer, MAX_BATCH)?;
+            // An offer may still be on its way of what is withdrawn, and what follows would overtake it: all of them go first.
+            let most = if withdrawals.len() < MAX_BATCH {
+                MAX_BATCH
+            } else {
+                0
+            };
+            Ok((withdrawals, rows::next_batch(db, peer, most, BATCH_BYTES)?))
+        })
         .await
         .map_err(|error| super::not_stored(&error))?;
-    if messages.is_empty() && receipts.is_empty() {
+    let reports = Reports::take(&node.messages, peer);
+    let nothing = messages.is_empty() && receipts.is_empty() && withdrawals.is_empty();
+    if nothing && reports.progress.is_empty() {
         return Ok(BatchOutcome::Nothing);
     }
     let now = now_ms();
     let messages: Vec<OfferedMessage> = messages.into_iter().map(|m| for_the_way(m, now)).collect();
     let ids: Vec<MessageId> = messages.iter().map(|message| message.id).collect();
     let told: Vec<MessageId> = receipts.iter().map(|receipt| receipt.id).collect();
-    let batch = MessageBatch { messages, receipts };
+    let withdrawn = withdrawals.clone();
+    let batch = MessageBatch {
+        messages,
+        receipts,
+        withdrawals,
+        progress: reports.progress.clone(),
+    };
     let _asking = session.count();
     let body = header::encode(&batch);
     let asked = tunnel::ask_node(&session, method::MESSAGES, body, MAX_ANSWER);
@@ -113,13 +141,16 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
             format!("the answer to messages cannot be read: {error}"),
         )
     })?;
-    let full = answer
-        .messages
-        .iter()
-        .any(|status| is_offered_again(status.code));
+    reports.noted();
+    let mut statuses = answer.messages.iter().chain(&answer.withdrawals);
+    let full = statuses.any(|status| is_offered_again(status.code));
     let left = store
         .run(move |db| {
             rows::note_told(db, peer, &told)?;
+            let noted = withdrawn.into_iter().zip(&answer.withdrawals);
+            let noted = noted.filter(|(_, status)| status.code == Code::Ok);
+            let noted: Vec<MessageId> = noted.map(|(id, _)| id).collect();
+            withdrawal::told(db, peer, &noted)?;
             let mut left = Vec::new();
             for (id, status) in ids.into_iter().zip(answer.messages) {
                 let news = match status.code {
@@ -143,6 +174,35 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
         true => BatchOutcome::Full,
         false => BatchOutcome::Taken,
     })
+}
+
+/// Progress that is on its way, which goes again unless it is noted.
+struct Reports<'a> {
+    messages: &'a super::Messages,
+    numbers: Vec<u64>,
+    progress: Vec<MessageProgress>,
+}
+
+impl<'a> Reports<'a> {
+    fn take(messages: &'a super::Messages, peer: NodeId) -> Self {
+        let (numbers, progress) = messages.reports(peer).into_iter().unzip();
+        Self {
+            messages,
+            numbers,
+            progress,
+        }
+    }
+
+    fn noted(mut self) {
+        let numbers = std::mem::take(&mut self.numbers);
+        self.messages.reported(&numbers, true);
+    }
+}
+
+impl Drop for Reports<'_> {
+    fn drop(&mut self) {
+        self.messages.reported(&self.numbers, false);
+    }
 }
 
 /// The time that is left, so that clocks need not agree.
@@ -177,8 +237,7 @@ pub(crate) async fn received(
     let batch = decode_batch(&body)
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     drop(body);
-    let messages = take_in(node, peer, batch).await?;
-    let answer = BatchAnswer { messages };
+    let answer = take_in(node, peer, batch, BatchWay::Tunnel).await?;
     Ok(Response::new(Bytes::from(header::encode(&answer))))
 }
 
@@ -187,25 +246,31 @@ pub(super) async fn take_in(
     node: &Arc<NodeInner>,
     peer: NodeId,
     batch: MessageBatch,
-) -> Result<Vec<Status>, Status> {
+    way: BatchWay,
+) -> Result<BatchAnswer, Status> {
     let now = now_ms();
-    let receipts = batch.receipts;
+    let numbers: Vec<u64> = batch
+        .messages
+        .iter()
+        .map(|message| message.number)
+        .collect();
+    let ids: Vec<MessageId> = batch.messages.iter().map(|message| message.id).collect();
     let checked: Vec<Result<NewMessage, Status>> = batch
         .messages
         .into_iter()
         .map(|message| check(node, peer, message, now))
         .collect();
     let mut statuses = Vec::with_capacity(checked.len());
-    let mut kept: Vec<NewMessage> = Vec::with_capacity(checked.len());
+    let mut kept: Vec<(u64, NewMessage)> = Vec::with_capacity(checked.len());
     let mut closed: Option<Status> = None;
-    for message in checked {
+    for (message, number) in checked.into_iter().zip(&numbers) {
         // After one that is to come again nothing else is taken, so that the order stays.
         let outcome = match (&closed, message) {
             (Some(status), _) => Err(status.clone()),
             (None, Err(status)) => Err(status),
             (None, Ok(message)) => {
                 let room = locked(&node.messages.came).reserve(peer, message.body.len() as u64);
-                room.map(|()| kept.push(message))
+                room.map(|()| kept.push((*number, message)))
             }
         };
         if let Err(status) = &outcome
@@ -217,36 +282,70 @@ pub(super) async fn take_in(
     }
     let sizes: Vec<u64> = kept
         .iter()
-        .map(|message| message.body.len() as u64)
+        .map(|(_, message)| message.body.len() as u64)
         .collect();
+    let decided = held_copies::decided_up_to(&numbers, &statuses);
+    let refused = match way {
+        BatchWay::Tunnel => Vec::new(),
+        BatchWay::Hub => refused_for_good(&ids, &numbers, &statuses),
+    };
+    let any_refused = !refused.is_empty();
+    if !batch.receipts.is_empty() {
+        node.messages.look_after(super::LOOK_AFTER_END);
+    }
+    let (receipts, withdrawals, progress) = (batch.receipts, batch.withdrawals, batch.progress);
+    let own = node.id();
     let written = node
         .messages
         .store
         .run(move |db| {
-            let mut left = Vec::new();
-            for receipt in &receipts {
-                let news = SenderNews::Receipt(receipt.state);
-                let end = MessageEnd {
-                    status: receipt.status.clone(),
-                    head: receipt.head.clone(),
-                    answer: receipt.answer.clone(),
-                };
-                let size = rows::learn(db, peer, receipt.id, news, &end, receipt.attempts, now)?;
-                left.extend(size.map(|size| (peer, size)));
+            for told in &progress {
+                tasks::learn_progress(db, peer, told, now)?;
             }
-            let numbers = kept
-                .iter()
-                .map(|message| rows::insert_inbox(db, peer, message));
-            let numbers: Vec<_> = numbers.collect::<rusqlite::Result<_>>()?;
-            Ok((kept.into_iter().zip(numbers).collect::<Vec<_>>(), left))
+            let left = learn_receipts(db, peer, &receipts, now)?;
+            // Before messages, so that what follows a withdrawn one does not overtake it.
+            let withdrawn = withdrawal::receive(db, own, peer, &withdrawals, now)?;
+            if withdrawn.refused().is_some() {
+                return Ok((Vec::new(), left, withdrawn));
+            }
+            let before = match way {
+                BatchWay::Tunnel => None,
+                BatchWay::Hub => Some(decided::newest(db, peer)?),
+            };
+            let is_old =
+                |number: u64| before.is_some_and(|before| held_copies::is_decided(before, number));
+            let mut written = Vec::with_capacity(kept.len());
+            for (number, message) in kept {
+                let entry = match is_old(number) {
+                    true => None,
+                    false => rows::insert_inbox(db, peer, &message)?,
+                };
+                written.push((message, entry));
+            }
+            let refused = refused.into_iter().filter(|(number, ..)| !is_old(*number));
+            let refused: Vec<_> = refused.map(|(_, id, status)| (id, status)).collect();
+            withdrawal::remember_refused(db, peer, &refused, now)?;
+            decided::note(db, peer, decided)?;
+            Ok((written, left, withdrawn))
         })
         .await;
-    let (written, left) = written.map_err(|error| {
+    let release_all = || {
         for size in &sizes {
             locked(&node.messages.came).release(peer, *size);
         }
+    };
+    let (written, left, withdrawn) = written.map_err(|error| {
+        release_all();
         super::not_stored(&error)
     })?;
+    if let Some(status) = withdrawn.refused() {
+        release_all();
+        statuses.fill(status.clone());
+    }
+    node.messages.carry_out(own, peer, &withdrawn).await;
+    if any_refused {
+        node.messages.wait_for_peer(peer);
+    }
     node.messages.left(left);
     for (message, number) in written {
         let size = message.body.len() as u64;
@@ -265,7 +364,43 @@ pub(super) async fn take_in(
     }
     node.messages.inbox_changed.notify_one();
     node.messages.note_change();
-    Ok(statuses)
+    Ok(BatchAnswer {
+        messages: statuses,
+        withdrawals: withdrawn.statuses,
+    })
+}
+
+/// The number, id and status of each message that is not to be offered again.
+fn refused_for_good(
+    ids: &[MessageId],
+    numbers: &[u64],
+    statuses: &[Status],
+) -> Vec<(u64, MessageId, Status)> {
+    let all = numbers.iter().zip(ids).zip(statuses);
+    all.filter(|(_, status)| status.code != Code::Ok && !is_offered_again(status.code))
+        .map(|((number, id), status)| (*number, *id, status.clone()))
+        .collect()
+}
+
+/// Writes down how messages ended. Returns the sizes of those that waited to leave.
+fn learn_receipts(
+    db: &rusqlite::Connection,
+    peer: NodeId,
+    receipts: &[MessageReceipt],
+    now: u64,
+) -> rusqlite::Result<Vec<(NodeId, u64)>> {
+    let mut left = Vec::new();
+    for receipt in receipts {
+        let news = SenderNews::Receipt(receipt.state);
+        let end = MessageEnd {
+            status: receipt.status.clone(),
+            head: receipt.head.clone(),
+            answer: receipt.answer.clone(),
+        };
+        let size = rows::learn(db, peer, receipt.id, news, &end, receipt.attempts, now)?;
+        left.extend(size.map(|size| (peer, size)));
+    }
+    Ok(left)
 }
 
 /// Whether a peer's message may be kept: it could be called now.
@@ -319,6 +454,8 @@ fn check(
         key: None,
         stored_at: now,
         expires_at: now.saturating_add(millis(expiry)),
+        keep: 0,
+        max_attempts: message.attempts.min(limits::MAX_MESSAGE_ATTEMPTS),
     })
 }
 

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use hailwire_core::held_copies::CopyDigest;
 use hailwire_wire::{
     NodeId, header,
     held::{HeldContent, HeldError},
@@ -15,8 +16,9 @@ use hailwire_wire::{
 use sha2::{Digest as _, Sha256};
 
 use super::{
+    decided::BatchWay,
     exchange::{Turn, for_the_way, take_in},
-    locked, now_ms, rows,
+    locked, now_ms, rows, withdrawal,
 };
 use crate::{
     clock,
@@ -31,6 +33,9 @@ const HUB_PATIENCE: Duration = Duration::from_secs(15);
 /// Most bytes of messages and receipts in a copy, so that it has a size class.
 const COPY_BYTES: usize = 960 * 1024;
 
+/// Bytes of the id of a withdrawn message in a batch.
+const WITHDRAWAL_BYTES: usize = 18;
+
 /// Copies that are fetched from one hub after one registration; what is left waits for the next.
 const FETCHED_AT_ONCE: usize = 256;
 
@@ -41,27 +46,24 @@ pub(super) async fn leave_copy(node: &Arc<NodeInner>, peer: NodeId) {
     if connected.is_empty() {
         return;
     }
-    let waiting = node
-        .messages
-        .store
-        .run(move |db| rows::next_batch(db, peer, MAX_BATCH, COPY_BYTES));
-    let Ok((messages, receipts)) = waiting.await else {
+    let begun = clock::now();
+    if locked(&node.messages.held_copies).is_refused(begun, peer) {
+        return;
+    }
+    let waiting = node.messages.store.run(move |db| waiting(db, peer));
+    let Ok(mut batch) = waiting.await else {
         return;
     };
-    let digest = messages.iter().map(|message| &message.id);
-    let digest = digest.chain(receipts.iter().map(|receipt| &receipt.id));
-    let digest: [u8; 32] = digest
-        .fold(Sha256::new(), |hash, id| hash.chain_update(id.as_bytes()))
-        .finalize()
-        .into();
-    let begun = clock::now();
-    let due = locked(&node.messages.held_copies).is_due(begun, peer, digest);
-    if !due || (messages.is_empty() && receipts.is_empty()) {
+    if batch == MessageBatch::default() {
+        return;
+    }
+    let digest = digest(&batch);
+    if !locked(&node.messages.held_copies).is_due(begun, peer, digest) {
         return;
     }
     let now = now_ms();
-    let messages = messages.into_iter().map(|m| for_the_way(m, now)).collect();
-    let batch = MessageBatch { messages, receipts };
+    let messages = batch.messages.into_iter();
+    batch.messages = messages.map(|m| for_the_way(m, now)).collect();
     let mut fresh = [0; 32];
     random(&mut fresh);
     let sealed = match HeldContent::new(peer, now, &batch).seal(&node.setup.key.pair(), fresh) {
@@ -86,6 +88,36 @@ pub(super) async fn leave_copy(node: &Arc<NodeInner>, peer: NodeId) {
         }
     }
     locked(&node.messages.held_copies).handle_refused(begun, peer);
+}
+
+/// What waits for a peer, withdrawals first: where they fill a batch, no message goes with them, as in one that goes over a tunnel.
+fn waiting(db: &rusqlite::Connection, peer: NodeId) -> rusqlite::Result<MessageBatch> {
+    let withdrawals = withdrawal::to_tell(db, peer, MAX_BATCH)?;
+    let most = if withdrawals.len() < MAX_BATCH {
+        MAX_BATCH
+    } else {
+        0
+    };
+    let room = COPY_BYTES - withdrawals.len() * WITHDRAWAL_BYTES;
+    let (messages, receipts) = rows::next_batch(db, peer, most, room)?;
+    Ok(MessageBatch {
+        messages,
+        receipts,
+        withdrawals,
+        progress: Vec::new(),
+    })
+}
+
+/// Equal for copies with the same contents.
+fn digest(batch: &MessageBatch) -> CopyDigest {
+    let messages = batch.messages.iter().map(|message| (0, &message.id));
+    let receipts = batch.receipts.iter().map(|receipt| (1, &receipt.id));
+    let withdrawals = batch.withdrawals.iter().map(|id| (2, id));
+    let all = messages.chain(receipts).chain(withdrawals);
+    let hash = all.fold(Sha256::new(), |hash, (kind, id)| {
+        hash.chain_update([kind]).chain_update(id.as_bytes())
+    });
+    hash.finalize().into()
 }
 
 /// Takes what a hub holds for this node. What cannot be opened, or is of a node that is not trusted, is deleted there.
@@ -135,8 +167,11 @@ async fn take_held(node: &Arc<NodeInner>, sender: NodeId, batch: MessageBatch) -
     let Some(_turn) = Turn::take(node, sender) else {
         return false;
     };
-    match take_in(node, sender, batch).await {
-        Ok(statuses) => !statuses.iter().any(|status| is_offered_again(status.code)),
+    match take_in(node, sender, batch, BatchWay::Hub).await {
+        Ok(answer) => {
+            let mut statuses = answer.messages.iter().chain(&answer.withdrawals);
+            !statuses.any(|status| is_offered_again(status.code))
+        }
         Err(status) => {
             tracing::debug!(%sender, %status, "a held batch waits at its hub");
             false

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use hailwire_core::delivery::AttemptOutcome;
+use hailwire_core::{delivery::AttemptOutcome, task_state::TaskState};
 use hailwire_wire::{
     Code, Status, header,
     messages::{MessageId, MessageState},
@@ -11,7 +11,9 @@ use hailwire_wire::{
 use tokio::time::Instant;
 
 use super::{
-    Messages, locked, now_ms,
+    Messages,
+    deliver::DISK_PAUSE,
+    locked, now_ms,
     rows::{self, MessageEnd},
 };
 use crate::{
@@ -35,19 +37,27 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// For how long a message is taken by hand where it is not said.
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
+/// The shortest time between two looks for leases that have ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// The longest that one may be taken by hand.
 const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 
-fn failed(error: &super::MessageStoreError) -> Status {
-    Status::new(Code::Internal, error.to_string())
+pub(super) fn failed(error: &super::MessageStoreError) -> Status {
+    let what = error.to_string();
+    match error.full {
+        true => Status::new(Code::ResourceExhausted, what)
+            .with_hint("make room on the disk of the node's data folder, and do it again"),
+        false => Status::new(Code::Internal, what),
+    }
 }
 
-fn id_of(text: &str) -> Result<MessageId, Status> {
+pub(super) fn id_of(text: &str) -> Result<MessageId, Status> {
     let parsed = text.parse::<MessageId>();
     parsed.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))
 }
 
-fn unknown(id: MessageId) -> Status {
+pub(super) fn unknown(id: MessageId) -> Status {
     Status::new(Code::NotFound, format!("no message `{id}` is known here"))
         .with_hint("`hail inbox ls` lists what came, `hail inbox sent` what was sent; ended ones are kept for seven days")
 }
@@ -65,8 +75,13 @@ pub(in crate::node) async fn list(
         0 => MAX_ROWS,
         most => most.min(MAX_ROWS),
     };
+    let tasks = query.tasks.map(|names| {
+        let states = names.iter().map(|name| task_named(name));
+        states.collect::<Result<Vec<TaskState>, Status>>()
+    });
+    let tasks = tasks.transpose()?;
     let listed = node.messages.store.run(move |db| match query.sent {
-        true => rows::list_sent(db, &query.agent, &states, most),
+        true => rows::list_sent(db, &query.agent, &states, tasks.as_deref(), most),
         false => rows::list_inbox(db, &query.agent, &states, most),
     });
     listed.await.map_err(|error| failed(&error))
@@ -80,12 +95,22 @@ fn state_named(name: &str) -> Result<MessageState, Status> {
     })
 }
 
+fn task_named(name: &str) -> Result<TaskState, Status> {
+    TaskState::from_name(name).ok_or_else(|| {
+        let names = TaskState::ALL.map(TaskState::name).join(", ");
+        let what = format!("`{name}` is not the state of a task: {names}");
+        Status::new(Code::InvalidArgument, what)
+    })
+}
+
 pub(in crate::node) async fn show(
     node: &NodeInner,
     selector: &MessageSelector,
 ) -> Result<MessageDetail, Status> {
     let id = id_of(&selector.id)?;
-    let found = node.messages.store.run(move |db| rows::show(db, id)).await;
+    let own = node.id();
+    let found = node.messages.store.run(move |db| rows::show(db, own, id));
+    let found = found.await;
     let found = found
         .map_err(|error| failed(&error))?
         .ok_or_else(|| unknown(id))?;
@@ -102,6 +127,8 @@ pub(in crate::node) async fn show(
         body: found.body.as_slice().into(),
         answer_type: head.content_type,
         answer: found.answer.as_slice().into(),
+        partial_bytes: found.partial.len() as u64,
+        partial: found.partial.as_slice().into(),
     })
 }
 
@@ -127,7 +154,13 @@ pub(in crate::node) async fn wait(
         changes.borrow_and_update();
         let detail = show(node, &selector).await?;
         let state = state_named(&detail.row.state)?;
-        if state.is_final() || wanted.is_some_and(|wanted| state >= wanted) {
+        let news = request.seen.as_ref().is_some_and(|seen| {
+            let row = &detail.row;
+            let at = row.progress.as_ref().map_or(0, |progress| progress.at_ms);
+            (seen.attempts, seen.progress_at_ms, seen.partial_bytes)
+                != (row.attempts, at, detail.partial_bytes)
+        });
+        if news || state.is_final() || wanted.is_some_and(|wanted| state >= wanted) {
             return Ok(detail);
         }
         let changed = tokio::time::timeout_at(until, changes.changed()).await;
@@ -182,10 +215,11 @@ pub(in crate::node) async fn remove(
         .run(move |db| rows::open_number(db, id))
         .await;
     match open.map_err(|error| failed(&error))? {
-        Some((number, _)) => {
+        Some(number) => {
             let end = MessageEnd::default();
             let ended = messages.end(own, number, MessageState::Dropped, end).await;
             ended.map_err(|error| failed(&error))?;
+            messages.interrupt(own, number).await;
             Ok(show(node, selector).await?.row)
         }
         None => {
@@ -226,15 +260,33 @@ pub(in crate::node) async fn take(
     for _ in 0..request.most.clamp(1, MAX_TAKEN) {
         let next = locked(&node.messages.inbox).take(clock::now(), &agent);
         let Some(number) = next else { break };
-        let message = node
-            .messages
-            .store
-            .run(move |db| rows::take(db, number))
-            .await;
-        let Some(message) = message.map_err(|error| failed(&error))? else {
-            continue;
+        let messages = &node.messages;
+        // Whoever withdraws it finds it taken from before that is on disk.
+        let in_hand = messages.begin_attempt(number);
+        locked(&messages.leases).insert(number, Instant::now() + lease);
+        let message = messages.store.run(move |db| rows::take(db, number)).await;
+        let gone = |messages: &Messages| {
+            messages.end_attempt(number);
+            locked(&messages.leases).remove(&number);
         };
-        locked(&node.messages.leases).insert(number, Instant::now() + lease);
+        let message = match message {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                gone(messages);
+                locked(&messages.inbox).handle_end(number);
+                continue;
+            }
+            Err(error) => {
+                // It is in nobody's hand.
+                gone(messages);
+                messages.again(number, DISK_PAUSE);
+                return match taken.is_empty() {
+                    true => Err(failed(&error)),
+                    false => Ok(taken),
+                };
+            }
+        };
+        messages.taken(&in_hand, number, &message);
         node.messages.look_after(lease);
         let id = message.id.to_string();
         taken.push(show(node, &MessageSelector { id }).await?);
@@ -254,8 +306,11 @@ pub(in crate::node) async fn judge(
         .run(move |db| rows::open_number(db, id))
         .await;
     let open = open.map_err(|error| failed(&error))?;
-    let taken = open.filter(|(number, _)| locked(&messages.leases).remove(number).is_some());
-    let Some((number, attempt)) = taken else {
+    let taken = open.and_then(|number| {
+        let lease = locked(&messages.leases).remove(&number);
+        lease.map(|until| (number, until))
+    });
+    let Some((number, until)) = taken else {
         return Err(Status::new(
             Code::FailedPrecondition,
             format!("message `{id}` is not taken by hand now"),
@@ -284,9 +339,12 @@ pub(in crate::node) async fn judge(
             (AttemptOutcome::Refused(code), end)
         }
     };
-    messages
-        .settle(node.id(), number, attempt, outcome, end)
-        .await;
+    let end = Arc::new(end);
+    let settled = messages.settle(node.id(), number, outcome, &end).await;
+    if let Err(error) = settled {
+        locked(&messages.leases).insert(number, until);
+        return Err(failed(&error));
+    }
     let id = verdict.id;
     Ok(show(node, &MessageSelector { id }).await?.row)
 }
@@ -296,21 +354,34 @@ impl Messages {
     pub(super) async fn end_leases(&self, own: hailwire_wire::NodeId) {
         let now = Instant::now();
         let late: Vec<u64> = {
+            // One whose taking is not on disk yet has no end to be written.
+            let in_hand = locked(&self.in_hand);
+            let on_disk = |number: &u64| {
+                in_hand
+                    .get(number)
+                    .is_none_or(|attempt| attempt.number() > 0)
+            };
             let mut leases = locked(&self.leases);
-            let late = leases.extract_if(|_, until| *until <= now);
+            let late = leases.extract_if(|number, until| *until <= now && on_disk(number));
             late.map(|(number, _)| number).collect()
         };
         let next = locked(&self.leases).values().min().copied();
         if let Some(next) = next {
-            self.look_after(next.saturating_duration_since(now));
+            self.look_after(next.saturating_duration_since(now).max(LOOK_AGAIN));
         }
         for number in late {
-            let attempts = self.store.run(move |db| rows::attempts(db, number)).await;
-            if let Ok(Some(attempt)) = attempts {
-                let end = MessageEnd::default();
-                self.settle(own, number, attempt, AttemptOutcome::Lost, end)
-                    .await;
-            }
+            self.end_lease(own, number).await;
+        }
+    }
+
+    /// Nobody says any more what became of a message that was taken by hand.
+    pub(super) async fn end_lease(&self, own: hailwire_wire::NodeId, number: u64) {
+        let end = Arc::new(MessageEnd::default());
+        let settled = self.settle(own, number, AttemptOutcome::Lost, &end).await;
+        if let Err(error) = settled {
+            tracing::error!(%error, "the end of a lease was not written down, and is again");
+            locked(&self.leases).insert(number, Instant::now() + DISK_PAUSE);
+            self.look_after(DISK_PAUSE);
         }
     }
 }

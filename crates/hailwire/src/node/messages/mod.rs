@@ -2,13 +2,18 @@
 //! them. What becomes of each is decided in [`hailwire_core::delivery`], which is next in [`hailwire_core::inbox_schedule`] and
 //! [`hailwire_core::message_exchange`]; here it is written down, sent and handed over.
 
+mod bodies;
+mod decided;
 mod deliver;
 mod exchange;
 mod held;
 pub(super) mod manage;
 mod quotas;
 mod rows;
+mod schema;
 mod store;
+mod tasks;
+mod withdrawal;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,6 +27,7 @@ use hailwire_core::{
     held_copies::HeldCopies,
     inbox_schedule::{InboxSchedule, MessageNumber},
     message_exchange::MessageExchange,
+    progress_reports::ProgressReports,
     routing::CallOrigin,
 };
 use hailwire_wire::{
@@ -36,15 +42,15 @@ use tokio::{sync::Notify, time::Instant};
 use self::{
     quotas::MessageQuotas,
     rows::{MessageEnd, NewMessage, OpenEntry},
-    store::MessageStore,
 };
 use super::{NodeInner, hubs, manage::millis, resolve};
 use crate::{
-    admin::SendReceipt,
+    admin::{self, SendReceipt},
     agent::{Request, Response, SharedHandler},
     key::random,
 };
 
+pub(super) use store::MessageStore;
 pub use store::MessageStoreError;
 
 /// For how long a message is worth anything where its sender does not say: seven days.
@@ -52,6 +58,12 @@ const DEFAULT_EXPIRY: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// For how long the rows of what has its end are kept.
 const KEPT_AFTER_END: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// For how long a sender may have its row kept.
+const LONGEST_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How long after an end it is looked whether something that ended is kept no longer.
+const LOOK_AFTER_END: Duration = Duration::from_secs(60);
 
 /// Between two looks for what is too old, where something may be: the system's clock may be set meanwhile.
 const LONGEST_LOOK: Duration = Duration::from_secs(3600);
@@ -72,6 +84,11 @@ pub(super) struct Messages {
     leaving: Mutex<MessageQuotas>,
     /// Messages that somebody took by hand, and until when.
     leases: Mutex<HashMap<MessageNumber, Instant>>,
+    /// Attempts that are under way, those by hand too.
+    in_hand: Mutex<HashMap<MessageNumber, Arc<AttemptInHand>>>,
+    /// What senders are to be told of them.
+    progress: Mutex<ProgressReports>,
+    progress_changed: Notify,
     /// Peers that send a batch at the moment, at most [`exchange::RECEIVED_AT_ONCE`].
     receiving: Mutex<HashSet<NodeId>>,
     inbox_changed: Notify,
@@ -83,23 +100,50 @@ pub(super) struct Messages {
     state_changed: tokio::sync::watch::Sender<u64>,
 }
 
+/// An attempt that is under way.
+#[derive(Debug, Default)]
+pub(super) struct AttemptInHand {
+    interrupt: Notify,
+    /// Which message, and how often it was handed over, once that is written down.
+    known: std::sync::OnceLock<(MessageId, u32)>,
+}
+
+impl AttemptInHand {
+    fn notify_one(&self) {
+        self.interrupt.notify_one();
+    }
+
+    fn id(&self) -> Option<MessageId> {
+        self.known.get().map(|(id, _)| *id)
+    }
+
+    /// From 1; 0 while it is not written down.
+    fn number(&self) -> u32 {
+        self.known.get().map_or(0, |(_, attempt)| *attempt)
+    }
+}
+
 fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Messages {
-    /// Opens the database of messages of node `own`.
+    /// Opens the database of messages of node `own`, which are tried by this policy.
     ///
     /// # Errors
     ///
     /// [`MessageStoreError`].
-    pub(super) fn open(path: &Path, own: NodeId) -> Result<Self, MessageStoreError> {
-        let policy = DeliveryPolicy::default();
+    pub(super) fn open(
+        path: &Path,
+        own: NodeId,
+        policy: DeliveryPolicy,
+    ) -> Result<Self, MessageStoreError> {
         let begin = |db: &rusqlite::Connection| {
             let (open, peers) = rows::begin(db, own, &policy, now_ms())?;
             Ok((open, peers, rows::leaving(db)?, rows::next_expiry(db)?))
         };
-        let (store, (open, peers, leaving, expiry)) = MessageStore::open(path, begin)?;
+        let (store, (open, peers, leaving, expiry)) =
+            MessageStore::open(path, "messages", schema::SCHEMA, begin)?;
         let messages = Self {
             store,
             policy,
@@ -110,6 +154,9 @@ impl Messages {
             came: Mutex::default(),
             leaving: Mutex::default(),
             leases: Mutex::default(),
+            in_hand: Mutex::default(),
+            progress: Mutex::default(),
+            progress_changed: Notify::new(),
             receiving: Mutex::default(),
             inbox_changed: Notify::new(),
             exchange_changed: Notify::new(),
@@ -218,6 +265,7 @@ impl Messages {
     fn ended(&self, own: NodeId, number: MessageNumber, origin: NodeId, size: u64) {
         locked(&self.inbox).handle_end(number);
         locked(&self.came).release(origin, size);
+        self.look_after(LOOK_AFTER_END);
         if origin != own {
             self.wait_for_peer(origin);
         }
@@ -257,7 +305,8 @@ async fn accept(
     if kind == FrameKind::STREAM {
         return refuse("a raw stream cannot be durable", "make a call or a send");
     }
-    let header = std::mem::take(&mut *request.header);
+    let mut header = std::mem::take(&mut *request.header);
+    let options = KeptOptions::take(&mut header)?;
     let (receiver, agent) = receiver(node, &header).await?;
     let body = request.body.bytes(limits::MAX_SEND_BODY).await?;
     let now = now_ms();
@@ -293,6 +342,8 @@ async fn accept(
         key,
         stored_at: now,
         expires_at: now.saturating_add(millis(expiry)),
+        keep: options.keep,
+        max_attempts: options.attempts,
     };
     let (sender, durable) = (message.sender.clone(), message.durable);
     let expires_at = message.expires_at;
@@ -333,6 +384,43 @@ async fn accept(
         known: stored.known,
     };
     super::manage::json(&receipt)
+}
+
+/// Fields of a durable call that are for the sender's node.
+#[derive(Debug)]
+struct KeptOptions {
+    /// In milliseconds.
+    keep: u64,
+    attempts: u32,
+}
+
+impl KeptOptions {
+    /// Takes them out of a header, and what only a receiver's node may say.
+    fn take(header: &mut CallHeader) -> Result<Self, Status> {
+        let number = |name: &str, bounds: std::ops::RangeInclusive<u64>| {
+            let Some(text) = header.field(name) else {
+                return Ok(None);
+            };
+            let parsed = text.parse::<u64>().ok();
+            let within = parsed.filter(|number| bounds.contains(number));
+            within.map(Some).ok_or_else(|| {
+                let (least, most) = (bounds.start(), bounds.end());
+                let what = format!("`{name}` is `{text}`, and not from {least} to {most}");
+                Status::new(Code::InvalidArgument, what)
+            })
+        };
+        let keep = number(admin::KEEP_FIELD, 0..=millis(LONGEST_KEPT))?;
+        let most = u64::from(limits::MAX_MESSAGE_ATTEMPTS);
+        let attempts = number(admin::ATTEMPTS_FIELD, 1..=most)?.unwrap_or_default();
+        let options = Self {
+            keep: keep.unwrap_or(millis(KEPT_AFTER_END)),
+            attempts: u32::try_from(attempts).unwrap_or(limits::MAX_MESSAGE_ATTEMPTS),
+        };
+        header
+            .headers
+            .retain(|(name, _)| name != admin::KEEP_FIELD && name != admin::ATTEMPTS_FIELD);
+        Ok(options)
+    }
 }
 
 fn lane(
@@ -428,7 +516,7 @@ pub(super) async fn keep_clean(node: Arc<NodeInner>) {
         let cleaned = messages.store.run(move |db| {
             let now = now_ms();
             let expired = rows::expire(db, own, now)?;
-            rows::forget_before(db, now.saturating_sub(millis(KEPT_AFTER_END)))?;
+            rows::forget(db, now, now.saturating_sub(millis(KEPT_AFTER_END)))?;
             Ok((expired, rows::next_expiry(db)?))
         });
         match cleaned.await {
@@ -457,6 +545,8 @@ fn now_ms() -> u64 {
 pub(super) use deliver::run as deliver;
 pub(super) use exchange::{received, run as exchange};
 pub(super) use held::fetch;
+pub(super) use tasks::{report, run as report_progress};
+pub(super) use withdrawal::cancel;
 
 /// The agent's name in an address, for messages.
 fn agent_named(text: &str) -> Result<AgentName, Status> {

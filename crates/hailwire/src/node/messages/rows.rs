@@ -1,8 +1,12 @@
 //! What is read from and written to the database of messages: one function for each thing that happens to one.
 
 use hailwire_core::{
-    delivery::{DeliveryPolicy, SenderNews, receiver_state_at_start, sender_state},
+    delivery::{
+        AfterAttempt, AttemptOutcome, DeliveryPolicy, SenderNews, after_attempt,
+        receiver_state_at_start, sender_state,
+    },
     inbox_schedule::{MessageLane, MessageNumber},
+    task_state::TaskState,
 };
 use hailwire_wire::{
     AgentName, NodeId, Status,
@@ -14,6 +18,10 @@ use rusqlite::{
     types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
 };
 
+use super::{
+    bodies::{self, BodyOf},
+    tasks,
+};
 use crate::admin::MessageRow;
 
 /// A message that a program of this machine sends.
@@ -34,6 +42,10 @@ pub(super) struct NewMessage {
     pub(super) key: Option<String>,
     pub(super) stored_at: u64,
     pub(super) expires_at: u64,
+    /// For how many milliseconds its row is kept after its end.
+    pub(super) keep: u64,
+    /// How often it is tried at most; 0 for as often as the receiver's node says.
+    pub(super) max_attempts: u32,
 }
 
 /// A message that is on disk now, or was before.
@@ -77,7 +89,7 @@ pub(super) struct MessageEnd {
     pub(super) answer: Vec<u8>,
 }
 
-struct Key<'a>(&'a NodeId);
+pub(super) struct Key<'a>(pub(super) &'a NodeId);
 
 impl ToSql for Key<'_> {
     fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
@@ -85,7 +97,7 @@ impl ToSql for Key<'_> {
     }
 }
 
-struct Id<'a>(&'a MessageId);
+pub(super) struct Id<'a>(pub(super) &'a MessageId);
 
 impl ToSql for Id<'_> {
     fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
@@ -104,15 +116,15 @@ impl FromSql for StoredState {
     }
 }
 
-fn state_of(row: &Row<'_>, column: &str) -> Result<MessageState> {
+pub(super) fn state_of(row: &Row<'_>, column: &str) -> Result<MessageState> {
     row.get(column).map(|StoredState(state)| state)
 }
 
-fn id_of(row: &Row<'_>) -> Result<MessageId> {
+pub(super) fn id_of(row: &Row<'_>) -> Result<MessageId> {
     row.get("id").map(MessageId::from_bytes)
 }
 
-fn node_of(row: &Row<'_>, column: &str) -> Result<NodeId> {
+pub(super) fn node_of(row: &Row<'_>, column: &str) -> Result<NodeId> {
     row.get(column).map(NodeId::from_bytes)
 }
 
@@ -121,7 +133,7 @@ fn agent_of(row: &Row<'_>) -> Result<AgentName> {
     text.parse().map_err(|_| FromSqlError::InvalidType.into())
 }
 
-fn written(status: Option<&Status>) -> Option<Vec<u8>> {
+pub(super) fn written(status: Option<&Status>) -> Option<Vec<u8>> {
     status.map(hailwire_wire::header::encode)
 }
 
@@ -153,11 +165,12 @@ pub(super) fn send(db: &Connection, own: NodeId, message: &NewMessage) -> Result
     };
     let (header, body): (&[u8], &[u8]) = match here {
         true => (&[], &[]),
-        false => (&message.header, &message.body),
+        false => (&message.header, bodies::in_row(&message.body)),
     };
     db.prepare_cached(
         "INSERT INTO sent (id, node, target, call, header, body, size, key, state, stored_at, \
-         expires_at, delivered_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+         expires_at, delivered_at, keep, max_attempts) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?
     .execute(params![
         Id(&message.id),
@@ -172,10 +185,16 @@ pub(super) fn send(db: &Connection, own: NodeId, message: &NewMessage) -> Result
         message.stored_at.cast_signed(),
         message.expires_at.cast_signed(),
         here.then_some(message.stored_at.cast_signed()),
+        message.keep.cast_signed(),
+        message.max_attempts,
     ])?;
     let number = match here {
         true => insert_inbox(db, own, message)?,
-        false => None,
+        false => {
+            let seq = db.last_insert_rowid();
+            bodies::keep(db, BodyOf::Sent, seq, &message.body)?;
+            None
+        }
     };
     Ok(StoredMessage {
         id: message.id,
@@ -194,8 +213,8 @@ pub(super) fn insert_inbox(
     let inserted = db
         .prepare_cached(
             "INSERT OR IGNORE INTO inbox (origin, id, agent, sender, in_order, call, header, body, \
-             size, state, stored_at, expires_at) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+             size, state, stored_at, expires_at, max_attempts) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         )?
         .execute(params![
             Key(&origin),
@@ -205,13 +224,19 @@ pub(super) fn insert_inbox(
             message.durable != Durability::AnyOrder,
             message.call,
             message.header,
-            message.body,
+            bodies::in_row(&message.body),
             message.body.len() as i64,
             MessageState::Delivered as u8,
             message.stored_at.cast_signed(),
             message.expires_at.cast_signed(),
+            message.max_attempts,
         ])?;
-    Ok((inserted > 0).then(|| db.last_insert_rowid().cast_unsigned()))
+    if inserted == 0 {
+        return Ok(None);
+    }
+    let seq = db.last_insert_rowid();
+    bodies::keep(db, BodyOf::Inbox, seq, &message.body)?;
+    Ok(Some(seq.cast_unsigned()))
 }
 
 /// At the start: what was in an agent's hands is nobody's. Returns what has no end yet, and the peers for which something waits.
@@ -221,19 +246,20 @@ pub(super) fn begin(
     policy: &DeliveryPolicy,
     now: u64,
 ) -> Result<(Vec<OpenEntry>, Vec<NodeId>)> {
-    let taken: Vec<(MessageNumber, u32)> = db
-        .prepare("SELECT seq, attempts FROM inbox WHERE state = ?1")?
+    let taken: Vec<(MessageNumber, u32, u32, bool)> = db
+        .prepare("SELECT seq, attempts, max_attempts, withdrawn FROM inbox WHERE state = ?1")?
         .query_map([MessageState::Taken as u8], |row| {
-            Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?))
+            let number = row.get::<_, i64>(0)?.cast_unsigned();
+            Ok((number, row.get(1)?, row.get(2)?, row.get(3)?))
         })?
         .collect::<Result<_>>()?;
-    for (number, attempts) in taken {
-        let state = receiver_state_at_start(policy, MessageState::Taken, attempts);
+    for (number, attempts, most, withdrawn) in taken {
+        let policy = policy.with_attempts(most);
+        let state = receiver_state_at_start(&policy, MessageState::Taken, attempts, withdrawn);
         match state.is_final() {
             true => {
-                let status = super::gone_status(attempts);
                 let end = MessageEnd {
-                    status: Some(status),
+                    status: end_status(state, attempts),
                     ..MessageEnd::default()
                 };
                 end_message(db, own, number, state, &end, now)?;
@@ -251,11 +277,21 @@ pub(super) fn begin(
     let peers = db
         .prepare(
             "SELECT node FROM sent WHERE state = 0 UNION \
+             SELECT node FROM sent WHERE withdrawn_at IS NOT NULL AND withdrawal_told = 0 UNION \
              SELECT origin FROM inbox WHERE told = 0 AND ended_at IS NOT NULL AND origin <> ?1",
         )?
         .query_map([Key(&own)], |row| row.get(0).map(NodeId::from_bytes))?
         .collect::<Result<_>>()?;
     Ok((open, peers))
+}
+
+/// What is said of a message whose end its agent did not say.
+fn end_status(state: MessageState, attempts: u32) -> Option<Status> {
+    match state {
+        MessageState::Unknown => Some(super::gone_status(attempts)),
+        MessageState::Cancelled => Some(tasks::cancelled_status(attempts)),
+        _ => None,
+    }
 }
 
 fn open_entry(row: &Row<'_>) -> Result<OpenEntry> {
@@ -285,28 +321,32 @@ pub(super) fn next_batch(
     let mut messages = Vec::new();
     let mut last: i64 = 0;
     let mut waiting = db.prepare_cached(
-        "SELECT seq, id, call, header, body FROM sent WHERE node = ?1 AND state = 0 \
-         ORDER BY seq LIMIT ?2",
+        "SELECT seq, id, call, header, body, max_attempts FROM sent \
+         WHERE node = ?1 AND state = 0 AND withdrawn_at IS NULL ORDER BY seq LIMIT ?2",
     )?;
     let mut rows = waiting.query(params![Key(&peer), most as i64])?;
     while let Some(row) = rows.next()? {
+        let seq: i64 = row.get("seq")?;
         let message = OfferedMessage {
             id: id_of(row)?,
             call: row.get("call")?,
             header: row.get("header")?,
-            body: row.get("body")?,
+            body: bodies::read(db, BodyOf::Sent, seq, row.get("body")?)?,
+            attempts: row.get("max_attempts")?,
+            number: seq.cast_unsigned(),
         };
         let size = message.header.len() + message.body.len() + 64;
         if size > room && !messages.is_empty() {
             break;
         }
         room = room.saturating_sub(size);
-        last = row.get("seq")?;
+        last = seq;
         messages.push(message);
     }
     drop(rows);
     db.prepare_cached(
-        "UPDATE sent SET offered = 1 WHERE node = ?1 AND state = 0 AND seq <= ?2 AND offered = 0",
+        "UPDATE sent SET offered = 1 WHERE node = ?1 AND state = 0 AND seq <= ?2 AND offered = 0 \
+         AND withdrawn_at IS NULL",
     )?
     .execute(params![Key(&peer), last])?;
     let mut receipts = Vec::new();
@@ -356,32 +396,35 @@ pub(super) fn learn(
     now: u64,
 ) -> Result<Option<u64>> {
     let known = db
-        .prepare_cached("SELECT state, size FROM sent WHERE id = ?1 AND node = ?2")?
+        .prepare_cached("SELECT seq, state, size FROM sent WHERE id = ?1 AND node = ?2")?
         .query_row(params![Id(&id), Key(&peer)], |row| {
             let size = row.get::<_, i64>("size")?.cast_unsigned();
-            Ok((state_of(row, "state")?, size))
+            Ok((row.get("seq")?, state_of(row, "state")?, size))
         })
         .optional()?;
-    let Some((before, size)) = known else {
+    let Some((seq, before, size)) = known else {
         return Ok(None);
     };
     let Some(next) = sender_state(before, news) else {
         return Ok(None);
     };
     let left = (before == MessageState::Stored).then_some(size);
+    if left.is_some() {
+        bodies::remove(db, BodyOf::Sent, seq, size)?;
+    }
     if !next.is_final() {
         db.prepare_cached(
-            "UPDATE sent SET state = ?2, delivered_at = ?3, header = x'', body = x'' WHERE id = ?1",
+            "UPDATE sent SET state = ?2, delivered_at = ?3, header = x'', body = x'' WHERE seq = ?1",
         )?
-        .execute(params![Id(&id), next as u8, now.cast_signed()])?;
+        .execute(params![seq, next as u8, now.cast_signed()])?;
         return Ok(left);
     }
     db.prepare_cached(
         "UPDATE sent SET state = ?2, attempts = ?3, ended_at = ?4, status = ?5, head = ?6, answer = ?7, \
-         header = x'', body = x'' WHERE id = ?1",
+         header = x'', body = x'', partial = CASE WHEN ?2 = 4 THEN x'' ELSE partial END WHERE seq = ?1",
     )?
     .execute(params![
-        Id(&id),
+        seq,
         next as u8,
         attempts,
         now.cast_signed(),
@@ -411,18 +454,75 @@ pub(super) fn take(db: &Connection, number: MessageNumber) -> Result<Option<Take
                 expires_at: row.get::<_, i64>("expires_at")?.cast_unsigned(),
             })
         });
-    taken.optional()
+    let Some(mut taken) = taken.optional()? else {
+        return Ok(None);
+    };
+    taken.body = bodies::read(db, BodyOf::Inbox, number.cast_signed(), taken.body)?;
+    Ok(Some(taken))
+}
+
+/// What was written down of an attempt that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SettledAttempt {
+    /// The message has its end: its sender's node and its size, unless it had one before.
+    Ended(Option<(NodeId, u64)>),
+    /// It is handed over again after this time.
+    Again(std::time::Duration),
+}
+
+/// Writes down what became of a message after an attempt.
+pub(super) fn settle(
+    db: &Connection,
+    own: NodeId,
+    policy: &DeliveryPolicy,
+    number: MessageNumber,
+    outcome: AttemptOutcome,
+    end: &MessageEnd,
+    now: u64,
+) -> Result<SettledAttempt> {
+    let taken = db
+        .prepare_cached(
+            "SELECT attempts, max_attempts, withdrawn FROM inbox WHERE seq = ?1 AND state = 2",
+        )?
+        .query_row([number.cast_signed()], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
+        .optional()?;
+    let Some((attempt, most, withdrawn)): Option<(u32, u32, bool)> = taken else {
+        return Ok(SettledAttempt::Ended(None));
+    };
+    let policy = policy.with_attempts(most);
+    match after_attempt(&policy, attempt, outcome, withdrawn) {
+        AfterAttempt::Final(state) => {
+            if outcome == AttemptOutcome::NotBegun {
+                give_back(db, number)?;
+            }
+            let unsaid = end_status(state, attempt).map(|status| MessageEnd {
+                status: Some(status),
+                ..MessageEnd::default()
+            });
+            let end = unsaid.as_ref().unwrap_or(end);
+            end_message(db, own, number, state, end, now).map(SettledAttempt::Ended)
+        }
+        AfterAttempt::Again(pause) => {
+            match outcome {
+                AttemptOutcome::NotBegun => give_back(db, number)?,
+                _ => wait_again(db, number)?,
+            }
+            Ok(SettledAttempt::Again(pause))
+        }
+    }
 }
 
 /// A message that was taken waits again. One that nobody took after all counts no attempt.
-pub(super) fn wait_again(db: &Connection, number: MessageNumber) -> Result<()> {
+fn wait_again(db: &Connection, number: MessageNumber) -> Result<()> {
     db.prepare_cached("UPDATE inbox SET state = 1 WHERE seq = ?1 AND state = 2")?
         .execute([number.cast_signed()])?;
     Ok(())
 }
 
 /// As [`wait_again`], and the attempt does not count.
-pub(super) fn give_back(db: &Connection, number: MessageNumber) -> Result<()> {
+fn give_back(db: &Connection, number: MessageNumber) -> Result<()> {
     db.prepare_cached(
         "UPDATE inbox SET state = 1, attempts = attempts - 1 WHERE seq = ?1 AND state = 2",
     )?
@@ -472,6 +572,9 @@ pub(super) fn end_message(
     let Some((origin, id, size, attempts)) = ended else {
         return Ok(None);
     };
+    if !keeps_body {
+        bodies::remove(db, BodyOf::Inbox, number.cast_signed(), size)?;
+    }
     if origin == own {
         learn(db, own, id, SenderNews::Receipt(state), end, attempts, now)?;
         note_told(db, own, &[id])?;
@@ -541,7 +644,7 @@ pub(super) fn next_expiry(db: &Connection) -> Result<Option<u64>> {
              SELECT min(expires_at) AS at FROM inbox WHERE state = 1 UNION ALL \
              SELECT min(expires_at) FROM sent WHERE state = 0 UNION ALL \
              SELECT min(ended_at) + ?1 FROM inbox WHERE told = 1 UNION ALL \
-             SELECT min(ended_at) + ?1 FROM sent WHERE ended_at IS NOT NULL)",
+             SELECT min(ended_at + keep) FROM sent WHERE ended_at IS NOT NULL)",
         )?
         .query_row(
             [super::millis(super::KEPT_AFTER_END).cast_signed()],
@@ -550,11 +653,21 @@ pub(super) fn next_expiry(db: &Connection) -> Result<Option<u64>> {
     Ok(next.map(i64::cast_unsigned))
 }
 
-/// Forgets what ended before a time, and whose sender knows it.
-pub(super) fn forget_before(db: &Connection, time: u64) -> Result<()> {
-    let time = time.cast_signed();
-    db.execute("DELETE FROM sent WHERE ended_at < ?1", [time])?;
-    db.execute("DELETE FROM inbox WHERE told = 1 AND ended_at < ?1", [time])?;
+/// Forgets what was sent and is kept no longer, and what came and ended before a time, and whose sender knows it.
+pub(super) fn forget(db: &Connection, now: u64, came_before: u64) -> Result<()> {
+    db.execute(
+        "DELETE FROM sent WHERE ended_at IS NOT NULL AND ended_at + keep < ?1",
+        [now.cast_signed()],
+    )?;
+    let came_before = [came_before.cast_signed()];
+    db.execute(
+        "DELETE FROM inbox_body WHERE seq IN (SELECT seq FROM inbox WHERE told = 1 AND ended_at < ?1)",
+        came_before,
+    )?;
+    db.execute(
+        "DELETE FROM inbox WHERE told = 1 AND ended_at < ?1",
+        came_before,
+    )?;
     Ok(())
 }
 
@@ -566,15 +679,20 @@ pub(super) struct FoundMessage {
     pub(super) body: Vec<u8>,
     pub(super) head: Vec<u8>,
     pub(super) answer: Vec<u8>,
+    /// What is known of the answer while it is not whole.
+    pub(super) partial: Vec<u8>,
 }
 
-const SENT_COLUMNS: &str = "id, node, target, call, header, body, size, state, attempts, stored_at, \
-     expires_at, delivered_at, ended_at, status, head, answer";
+/// What a list says of a message, which is nothing large.
+const SENT_COLUMNS: &str = "id, node, target, call, size, state, attempts, stored_at, expires_at, \
+     delivered_at, ended_at, status, withdrawn_at, started_at, progress_at, done, total, progress_text, \
+     keep";
 
-const INBOX_COLUMNS: &str = "id, origin, agent, sender, call, header, body, size, state, attempts, \
-     stored_at, expires_at, ended_at, status, head, answer";
+/// See [`SENT_COLUMNS`].
+const INBOX_COLUMNS: &str = "id, origin, agent, sender, call, size, state, attempts, stored_at, \
+     expires_at, ended_at, status";
 
-fn time_of(row: &Row<'_>, column: &str) -> Result<Option<u64>> {
+pub(super) fn time_of(row: &Row<'_>, column: &str) -> Result<Option<u64>> {
     Ok(row.get::<_, Option<i64>>(column)?.map(i64::cast_unsigned))
 }
 
@@ -605,7 +723,7 @@ fn sent_row(row: &Row<'_>) -> Result<MessageRow> {
         node: Some(node_of(row, "node")?),
         to: row.get("target")?,
         delivered_at_ms: time_of(row, "delivered_at")?,
-        ..common_row(row)?
+        ..tasks::sent_row(row, common_row(row)?)?
     })
 }
 
@@ -617,6 +735,13 @@ fn inbox_row(row: &Row<'_>) -> Result<MessageRow> {
         delivered_at_ms: time_of(row, "stored_at")?,
         ..common_row(row)?
     })
+}
+
+/// What a durable call in the inbox is called as a task.
+fn task_name(row: &MessageRow) -> String {
+    let state = MessageState::from_name(&row.state);
+    let task = state.map(|state| TaskState::of(state, row.attempts).name());
+    task.unwrap_or_default().to_owned()
 }
 
 /// The states as a condition; all where none is named.
@@ -631,16 +756,18 @@ fn in_states(states: &[MessageState]) -> String {
     }
 }
 
-/// What was sent from here, newest first; to one target where `to` is not empty.
+/// What was sent from here, newest first; to one target where `to` is not empty, and in `tasks`' states where they are asked for.
 pub(super) fn list_sent(
     db: &Connection,
     to: &str,
     states: &[MessageState],
+    tasks: Option<&[TaskState]>,
     most: u32,
 ) -> Result<Vec<MessageRow>> {
     let sql = format!(
-        "SELECT {SENT_COLUMNS} FROM sent WHERE (?1 = '' OR target = ?1) AND {} ORDER BY seq DESC LIMIT ?2",
-        in_states(states)
+        "SELECT {SENT_COLUMNS} FROM sent WHERE (?1 = '' OR target = ?1) AND {} AND {} ORDER BY seq DESC LIMIT ?2",
+        in_states(states),
+        tasks.map_or_else(|| "1".to_owned(), tasks::condition),
     );
     db.prepare_cached(&sql)?
         .query_map(params![to, most], sent_row)?
@@ -663,31 +790,44 @@ pub(super) fn list_inbox(
         .collect()
 }
 
-/// One message, as its sender's node knows it, else as its receiver's does. Between two programs of this machine both are this node: the body
-/// is that of the inbox then.
-pub(super) fn show(db: &Connection, id: MessageId) -> Result<Option<FoundMessage>> {
-    let found = |row: &Row<'_>, shown: MessageRow| {
+/// One message, as its sender's node knows it, else as its receiver's does. Between two programs of this machine both are this node: the state and
+/// the body are those of the inbox then. What another node sent with an id that this one gave out says nothing of the message that was sent.
+pub(super) fn show(db: &Connection, own: NodeId, id: MessageId) -> Result<Option<FoundMessage>> {
+    let found = |row: &Row<'_>, of: BodyOf, shown: MessageRow| {
         Ok(FoundMessage {
             row: shown,
             header: row.get("header")?,
-            body: row.get("body")?,
+            body: bodies::read(db, of, row.get("seq")?, row.get("body")?)?,
             head: row.get::<_, Option<_>>("head")?.unwrap_or_default(),
             answer: row.get::<_, Option<_>>("answer")?.unwrap_or_default(),
+            partial: row.get("partial")?,
         })
     };
-    let came = db
-        .prepare_cached(&format!("SELECT {INBOX_COLUMNS} FROM inbox WHERE id = ?1"))?
-        .query_row([Id(&id)], |row| found(row, inbox_row(row)?))
-        .optional()?;
     let sent = db
-        .prepare_cached(&format!("SELECT {SENT_COLUMNS} FROM sent WHERE id = ?1"))?
-        .query_row([Id(&id)], |row| found(row, sent_row(row)?))
+        .prepare_cached(&format!(
+            "SELECT {SENT_COLUMNS}, seq, header, body, head, answer, partial FROM sent WHERE id = ?1"
+        ))?
+        .query_row([Id(&id)], |row| found(row, BodyOf::Sent, sent_row(row)?))
+        .optional()?;
+    let came = db
+        .prepare_cached(&format!(
+            "SELECT {INBOX_COLUMNS}, seq, header, body, head, answer, x'' AS partial \
+             FROM inbox WHERE id = ?1 AND (origin = ?2 OR NOT ?3) \
+             ORDER BY remembered, seq LIMIT 1"
+        ))?
+        .query_row(params![Id(&id), Key(&own), sent.is_some()], |row| {
+            found(row, BodyOf::Inbox, inbox_row(row)?)
+        })
         .optional()?;
     Ok(match (sent, came) {
         (Some(sent), Some(came)) => Some(FoundMessage {
             header: came.header,
             body: came.body,
             row: MessageRow {
+                task: match sent.row.call {
+                    true => task_name(&came.row),
+                    false => String::new(),
+                },
                 from: came.row.from,
                 attempts: came.row.attempts,
                 state: came.row.state,
@@ -695,31 +835,23 @@ pub(super) fn show(db: &Connection, id: MessageId) -> Result<Option<FoundMessage
             },
             head: sent.head,
             answer: sent.answer,
+            partial: sent.partial,
         }),
         (sent, came) => sent.or(came),
     })
 }
 
-/// The number of a message of the inbox that has no end yet, and how often it was handed over.
-pub(super) fn open_number(db: &Connection, id: MessageId) -> Result<Option<(MessageNumber, u32)>> {
-    db.prepare_cached("SELECT seq, attempts FROM inbox WHERE id = ?1 AND state IN (1, 2)")?
-        .query_row([Id(&id)], |row| {
-            Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?))
-        })
-        .optional()
-}
-
-/// How often a message of the inbox that is taken was handed over.
-pub(super) fn attempts(db: &Connection, number: MessageNumber) -> Result<Option<u32>> {
-    db.prepare_cached("SELECT attempts FROM inbox WHERE seq = ?1 AND state = 2")?
-        .query_row([number.cast_signed()], |row| row.get(0))
+/// The number of a message of the inbox that has no end yet.
+pub(super) fn open_number(db: &Connection, id: MessageId) -> Result<Option<MessageNumber>> {
+    db.prepare_cached("SELECT seq FROM inbox WHERE id = ?1 AND state IN (1, 2)")?
+        .query_row([Id(&id)], |row| Ok(row.get::<_, i64>(0)?.cast_unsigned()))
         .optional()
 }
 
 /// A message that was given up waits again, as if it had just come.
 pub(super) fn retry(db: &Connection, id: MessageId, now: u64) -> Result<Option<OpenEntry>> {
     db.prepare_cached(
-        "UPDATE inbox SET state = 1, attempts = 0, ended_at = NULL, status = NULL, \
+        "UPDATE inbox SET state = 1, attempts = 0, withdrawn = 0, ended_at = NULL, status = NULL, \
          expires_at = ?2 + max(expires_at - stored_at, 0), stored_at = ?2 \
          WHERE id = ?1 AND state IN (5, 7) \
          RETURNING seq, origin, id, agent, sender, in_order, size",
@@ -731,19 +863,31 @@ pub(super) fn retry(db: &Connection, id: MessageId, now: u64) -> Result<Option<O
 /// Removes a message that was given up here, or was sent from here and never left. Returns whether there was one, and of the latter where it was
 /// to go and its size.
 pub(super) fn remove(db: &Connection, id: MessageId) -> Result<(bool, Option<(NodeId, u64)>)> {
+    let size_of = |row: &Row<'_>| {
+        let size = row.get::<_, i64>("size")?.cast_unsigned();
+        Ok((row.get("seq")?, size))
+    };
     let came = db
-        .prepare_cached("UPDATE inbox SET state = 8, body = x'' WHERE id = ?1 AND state IN (5, 7)")?
-        .execute([Id(&id)])?;
+        .prepare_cached(
+            "UPDATE inbox SET state = 8, body = x'' WHERE id = ?1 AND state IN (5, 7) RETURNING seq, size",
+        )?
+        .query_row([Id(&id)], size_of)
+        .optional()?;
+    if let Some((seq, size)) = came {
+        bodies::remove(db, BodyOf::Inbox, seq, size)?;
+    }
     let left = db
         .prepare_cached(
-            "DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0 RETURNING node, size",
+            "DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0 RETURNING seq, node, size",
         )?
-        .query_row([Id(&id)], |row| {
-            Ok((
-                node_of(row, "node")?,
-                row.get::<_, i64>("size")?.cast_unsigned(),
-            ))
-        })
+        .query_row([Id(&id)], |row| Ok((node_of(row, "node")?, size_of(row)?)))
         .optional()?;
-    Ok((came > 0 || left.is_some(), left))
+    let left = match left {
+        None => None,
+        Some((node, (seq, size))) => {
+            bodies::remove(db, BodyOf::Sent, seq, size)?;
+            Some((node, size))
+        }
+    };
+    Ok((came.is_some() || left.is_some(), left))
 }

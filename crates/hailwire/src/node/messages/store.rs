@@ -1,4 +1,4 @@
-//! Durable messages on disk: one SQLite file of their own, in WAL mode with `synchronous=FULL`.
+//! Durable messages on disk: one SQLite file of their own, in WAL mode with `synchronous=FULL`; and another one for what is kept of topics.
 //!
 //! One thread owns the database. Jobs that wait for it share a transaction, and each is told of its outcome once that is synced: so
 //! many senders together cost one sync (group commit), and what is told is on the disk.
@@ -32,37 +32,13 @@ const LONGEST_PATIENCE: Duration = Duration::from_millis(2);
 /// Pages of the log after which it is written back: a longer log means fewer interruptions.
 const CHECKPOINT_PAGES: u32 = 4000;
 
-const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS sent (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, node BLOB NOT NULL,
-        target TEXT NOT NULL, call INTEGER NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL,
-        size INTEGER NOT NULL, key TEXT, state INTEGER NOT NULL, offered INTEGER NOT NULL DEFAULT 0,
-        attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        delivered_at INTEGER, ended_at INTEGER, status BLOB, head BLOB, answer BLOB) STRICT;
-    CREATE UNIQUE INDEX IF NOT EXISTS sent_key ON sent (key) WHERE key IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS sent_waiting ON sent (node, seq) WHERE state = 0;
-    CREATE INDEX IF NOT EXISTS sent_expiring ON sent (expires_at) WHERE state = 0;
-    CREATE INDEX IF NOT EXISTS sent_ended ON sent (ended_at) WHERE ended_at IS NOT NULL;
-    CREATE TABLE IF NOT EXISTS inbox (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, origin BLOB NOT NULL, id BLOB NOT NULL,
-        agent TEXT NOT NULL, sender TEXT NOT NULL, in_order INTEGER NOT NULL, call INTEGER NOT NULL,
-        header BLOB NOT NULL, body BLOB NOT NULL, size INTEGER NOT NULL, state INTEGER NOT NULL,
-        attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        ended_at INTEGER, status BLOB, head BLOB, answer BLOB, told INTEGER NOT NULL DEFAULT 0,
-        UNIQUE (origin, id)) STRICT;
-    CREATE INDEX IF NOT EXISTS inbox_open ON inbox (agent, seq) WHERE state IN (1, 2);
-    CREATE INDEX IF NOT EXISTS inbox_expiring ON inbox (expires_at) WHERE state = 1;
-    CREATE INDEX IF NOT EXISTS inbox_untold ON inbox (origin, seq) WHERE told = 0 AND ended_at IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS inbox_ended ON inbox (ended_at) WHERE told = 1;
-";
-
 /// A write or read of messages failed.
 #[derive(Clone, Debug, Error)]
 #[error("the messages on disk cannot be used: {reason}")]
 pub struct MessageStoreError {
     reason: String,
     /// There is no room on the disk.
-    pub(super) full: bool,
+    pub(in crate::node) full: bool,
 }
 
 impl From<rusqlite::Error> for MessageStoreError {
@@ -76,12 +52,15 @@ impl From<rusqlite::Error> for MessageStoreError {
 
 /// What a job says once its transaction has its end.
 type Told = Box<dyn FnOnce(Result<(), MessageStoreError>) + Send>;
-/// Whether it succeeded, and what it says.
-type Job = Box<dyn FnOnce(&Connection) -> (bool, Told) + Send>;
+/// Works in a transaction, or learns why there is none. Says why it failed, if it did, and whom to tell.
+type Job = Box<
+    dyn FnOnce(Result<&Connection, MessageStoreError>) -> (Result<(), MessageStoreError>, Told)
+        + Send,
+>;
 
 /// The database of messages, as tasks use it. Dropping it ends the thread once what was asked for is done.
 #[derive(Debug)]
-pub(super) struct MessageStore {
+pub(in crate::node) struct MessageStore {
     /// None once it is closed.
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
     /// Until the thread has ended.
@@ -89,9 +68,11 @@ pub(super) struct MessageStore {
 }
 
 impl MessageStore {
-    /// Opens the database at `path`, making it if need be, and does `first` with it.
-    pub(super) fn open<T>(
+    /// Opens the database at `path`, making it with its tables if need be, and does `first` with it. Its thread is named as what it keeps.
+    pub(in crate::node) fn open<T>(
         path: &Path,
+        what: &'static str,
+        tables: &str,
         first: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<(Self, T), MessageStoreError> {
         let connection = Connection::open(path)?;
@@ -103,7 +84,7 @@ impl MessageStore {
         connection.pragma_update(None, "fullfsync", "ON")?;
         connection.pragma_update(None, "checkpoint_fullfsync", "ON")?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-        connection.execute_batch(SCHEMA)?;
+        connection.execute_batch(tables)?;
         connection.set_prepared_statement_cache_capacity(64);
         let together = connection.unchecked_transaction()?;
         let begun = first(&together)?;
@@ -111,9 +92,9 @@ impl MessageStore {
         let (jobs, waiting) = mpsc::channel(QUEUE);
         let (ended, open) = watch::channel(true);
         thread::Builder::new()
-            .name("messages".to_owned())
+            .name(what.to_owned())
             .spawn(move || {
-                work(&connection, waiting);
+                work(what, &connection, waiting);
                 drop(connection);
                 ended.send_replace(false);
             })
@@ -133,34 +114,44 @@ impl MessageStore {
     /// # Cancel safety
     ///
     /// If dropped, the work may be done or not.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(in crate::node) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, MessageStoreError> {
         let (tell, told) = oneshot::channel();
-        let job: Job = Box::new(move |connection| {
-            let outcome = work(connection).map_err(MessageStoreError::from);
-            let succeeded = outcome.is_ok();
-            let told = Box::new(move |committed: Result<(), MessageStoreError>| {
-                // Nobody may be waiting any more.
-                let _ = tell.send(outcome.and_then(|value| committed.map(|()| value)));
-            });
-            (succeeded, told)
-        });
-        let ended = || MessageStoreError {
-            reason: "the thread that owns them has given up this job".to_owned(),
-            full: false,
+        let tell = move |outcome| {
+            // Nobody may be waiting any more.
+            let _ = tell.send(outcome);
         };
-        let jobs = super::locked(&self.jobs).clone().ok_or_else(ended)?;
-        jobs.send(job).await.map_err(|_| ended())?;
-        drop(jobs);
-        told.await.unwrap_or_else(|_| Err(ended()))
+        self.submit(work, tell).await?;
+        told.await.unwrap_or_else(|_| Err(given_up()))
     }
-}
 
-impl MessageStore {
+    /// Hands over some work, and says on the thread what came of it, once that is on the disk: in the order in which it was handed over.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the work is not done; once it has resolved, it is.
+    pub(in crate::node) async fn submit<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        tell: impl FnOnce(Result<T, MessageStoreError>) + Send + 'static,
+    ) -> Result<(), MessageStoreError> {
+        let job: Job = Box::new(move |connection| {
+            let outcome =
+                connection.and_then(|connection| work(connection).map_err(MessageStoreError::from));
+            let failed = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
+            let told = Box::new(move |committed: Result<(), MessageStoreError>| {
+                tell(outcome.and_then(|value| committed.map(|()| value)));
+            });
+            (failed, told)
+        });
+        let jobs = super::locked(&self.jobs).clone().ok_or_else(given_up)?;
+        jobs.send(job).await.map_err(|_| given_up())
+    }
+
     /// Does what was asked for before, and nothing after that. Whoever comes later may open the file again.
-    pub(super) async fn close(&self) {
+    pub(in crate::node) async fn close(&self) {
         super::locked(&self.jobs).take();
         let mut open = self.open.clone();
         // An error is a thread that has ended as well.
@@ -168,19 +159,37 @@ impl MessageStore {
     }
 }
 
-fn work(connection: &Connection, mut jobs: mpsc::Receiver<Job>) {
+fn given_up() -> MessageStoreError {
+    MessageStoreError {
+        reason: "the thread that owns them has given up this job".to_owned(),
+        full: false,
+    }
+}
+
+fn work(what: &'static str, connection: &Connection, mut jobs: mpsc::Receiver<Job>) {
     let mut told: Vec<Told> = Vec::new();
     let mut gathering = Gathering::default();
     while let Some(first) = jobs.blocking_recv() {
         let outcome = transaction(connection, first, &mut jobs, &mut told, &mut gathering);
-        let outcome = outcome.map_err(MessageStoreError::from);
         if let Err(error) = &outcome {
-            tracing::error!(%error, "messages");
+            tracing::error!(%error, what, "a transaction failed");
+            // There may be none any more.
             let _ = connection.execute_batch("ROLLBACK");
+            if error.full {
+                give_log_back(connection);
+            }
         }
         for tell in told.drain(..) {
             tell(outcome.clone());
         }
+    }
+}
+
+/// Writes the log back and cuts it off: on a small disk it may be what has filled it.
+fn give_log_back(connection: &Connection) {
+    let cut = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    if let Err(error) = cut {
+        tracing::debug!(%error, "the log of messages stays as it is");
     }
 }
 
@@ -191,15 +200,25 @@ fn transaction(
     jobs: &mut mpsc::Receiver<Job>,
     told: &mut Vec<Told>,
     gathering: &mut Gathering,
-) -> rusqlite::Result<()> {
-    connection.execute_batch("BEGIN IMMEDIATE")?;
+) -> Result<(), MessageStoreError> {
+    if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
+        let error = MessageStoreError::from(error);
+        let (_, tell) = first(Err(error.clone()));
+        told.push(tell);
+        return Err(error);
+    }
     let begun = Instant::now();
+    let changes = connection.total_changes();
     let mut next = Some(first);
     while let Some(job) = next {
         connection.prepare_cached("SAVEPOINT job")?.execute([])?;
-        let (succeeded, tell) = job(connection);
+        let (outcome, tell) = job(Ok(connection));
         told.push(tell);
-        if !succeeded {
+        if let Err(error) = outcome {
+            // SQLite ends the whole transaction where the disk is full or fails, and the others are to know why.
+            if connection.is_autocommit() {
+                return Err(error);
+            }
             connection.execute_batch("ROLLBACK TO job")?;
         }
         connection.prepare_cached("RELEASE job")?.execute([])?;
@@ -210,7 +229,10 @@ fn transaction(
     }
     let committing = Instant::now();
     connection.execute_batch("COMMIT")?;
-    gathering.committed(told.len(), committing.elapsed());
+    // Whoever only reads costs no sync, and tells nothing of those who write.
+    if connection.total_changes() != changes {
+        gathering.committed(told.len(), committing.elapsed());
+    }
     Ok(())
 }
 

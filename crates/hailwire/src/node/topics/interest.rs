@@ -9,7 +9,7 @@ use hailwire_core::{backoff::Backoff, topics::PublishedAt};
 use hailwire_wire::{
     AgentName, CallHeader, NodeId, Status,
     frame::FrameKind,
-    topics::{RecordReader, TopicInterest, TopicPattern, TopicRecord, put_record},
+    topics::{RecordReader, Topic, TopicInterest, TopicPattern, TopicRecord, put_record},
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -23,10 +23,10 @@ use crate::{
 };
 
 /// Between two attempts to ask a peer that cannot be asked; a tunnel that comes up ends the wait.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// Peers to which a tunnel is brought up at once.
-const MAX_DIALS: usize = 16;
+pub(super) const MAX_DIALS: usize = 16;
 
 /// How long what is under way on a connection that another has taken the place of may take; what comes on the other waits meanwhile, so that
 /// the order stays.
@@ -83,21 +83,28 @@ async fn ask(node: Arc<NodeInner>, peer: NodeId, dials: Arc<Semaphore>) {
             },
         );
         let pause = backoff.fail(clock::now());
-        let another = async {
-            loop {
-                if let Some(up) = node.peers.up(peer)
-                    && session.as_ref().is_none_or(|session| !up.is(session))
-                {
-                    return;
-                }
-                if changes.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-        };
         tokio::select! {
-            () = another => {}
+            () = another(&node, peer, session.as_ref(), &mut changes) => {}
             () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// There is another tunnel to a peer than the one that was used.
+pub(super) async fn another(
+    node: &NodeInner,
+    peer: NodeId,
+    session: Option<&Session>,
+    changes: &mut watch::Receiver<u64>,
+) {
+    loop {
+        if let Some(up) = node.peers.up(peer)
+            && session.is_none_or(|session| !up.is(session))
+        {
+            return;
+        }
+        if changes.changed().await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -136,7 +143,7 @@ async fn subscribe(
 }
 
 /// Another connection takes the peer's calls.
-async fn moved(node: &NodeInner, peer: NodeId, session: &Session) -> Session {
+pub(super) async fn moved(node: &NodeInner, peer: NodeId, session: &Session) -> Session {
     let mut changes = node.peers.changes();
     loop {
         if let Some(up) = node.peers.up(peer)
@@ -229,16 +236,7 @@ pub(super) fn take(node: &NodeInner, peer: NodeId, record: TopicRecord) -> Resul
         return Ok(());
     }
     let topic = record.check().map_err(invalid)?;
-    let first = topic.first();
-    let named = record.from.is_empty() || record.from.parse::<AgentName>().is_ok();
-    let granted = node.trust.check(peer, &first).is_ok() && !stays_here(Some(first));
-    if record.node.is_some() || !named || !granted {
-        let mut asked = node.topics.asked();
-        let asked = asked.entry(peer).or_default();
-        asked.dropped += 1;
-        if asked.dropped == 1 {
-            tracing::warn!(%peer, %topic, "a message was dropped that the peer may not publish here");
-        }
+    if !is_its_to_publish(node, peer, &topic, &record) {
         return Ok(());
     }
     let mut state = node.topics.state();
@@ -247,9 +245,36 @@ pub(super) fn take(node: &NodeInner, peer: NodeId, record: TopicRecord) -> Resul
         missed: 0,
         missed_of: Vec::new(),
         refused: Vec::new(),
+        if_kept: None,
+        log: 0,
+        reached: false,
+        away: String::new(),
+        settled: false,
         ..record
     });
     Ok(())
+}
+
+/// Whether a peer may publish a message here, and as what it says; what it may not is counted.
+pub(super) fn is_its_to_publish(
+    node: &NodeInner,
+    peer: NodeId,
+    topic: &Topic,
+    record: &TopicRecord,
+) -> bool {
+    let first = topic.first();
+    let named = record.from.is_empty() || record.from.parse::<AgentName>().is_ok();
+    let granted = node.trust.check(peer, &first).is_ok() && !stays_here(Some(first));
+    let may = record.node.is_none() && named && granted;
+    if !may {
+        let mut asked = node.topics.asked();
+        let asked = asked.entry(peer).or_default();
+        asked.dropped += 1;
+        if asked.dropped == 1 {
+            tracing::warn!(%peer, %topic, "a message was dropped that the peer may not publish here");
+        }
+    }
+    may
 }
 
 /// What a peer says of the stream itself.

@@ -1,15 +1,26 @@
-//! Publish and subscribe, at most once. Who gets what is decided in [`hailwire_core::topics`]; here programs publish and subscribe, and nodes
+//! Publish and subscribe. Who gets what is decided in [`hailwire_core::topics`]; here programs publish and subscribe, and nodes
 //! tell each other what they want (`spec/topics.md`).
+//!
+//! What is published under topics that are kept ([`hailwire_core::kept_topics`]) is in a log on disk, in `kept` and `log_rows`. Whoever is to get all of it reads
+//! that log: `log_reader` has a place in it, `serve_replay` reads for a peer, `replay` reads for a program, here and at
+//! peers, and `named` knows how far those have come that have a name.
 //!
 //! A node that has subscribers calls its trusted peers, method `topics`, and keeps the call open: what it sends is which patterns it wants,
 //! what is answered are messages. So a peer gets one copy of each, in order, and everything ends with the tunnel; once there is another, the
 //! call is made anew. Who asks is whom TLS proved, and what may be asked is granted as calls are.
 
 mod interest;
+mod kept;
+mod log_reader;
+mod log_rows;
+mod named;
 mod programs;
+mod replay;
 mod serve_peer;
+mod serve_replay;
 
 use std::{
+    path::Path,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -24,19 +35,23 @@ use hailwire_wire::{
 };
 use tokio::sync::{Notify, watch};
 
-use super::NodeInner;
+use super::{NodeInner, messages::MessageStoreError};
 use crate::{admin, body::BodySender, session::Session};
 
 pub(super) use interest::run as follow_peers;
+pub(super) use kept::{keep, keep_clean, unkeep};
+pub(super) use named::{confirm, forget};
 pub(super) use programs::{list, publish, subscribe};
 pub(super) use serve_peer::serve as subscribed_by_peer;
+pub(super) use serve_replay::serve as replayed_by_peer;
 
 /// Messages that are ready leave together up to this size.
 const WRITTEN_AT_ONCE: usize = 64 * 1024;
 
 /// Topics and subscribers of one node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Topics {
+    kept: kept::KeptLog,
     state: Mutex<TopicState>,
     /// What peers are told that this node wants.
     wanted: watch::Sender<Arc<Vec<String>>>,
@@ -72,7 +87,30 @@ struct AskedPeer {
     error: String,
 }
 
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Topics {
+    /// Opens the database of what is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageStoreError`].
+    pub(super) fn open(path: &Path) -> Result<Self, MessageStoreError> {
+        Ok(Self {
+            kept: kept::KeptLog::open(path)?,
+            state: Mutex::default(),
+            wanted: watch::Sender::default(),
+            asked: Mutex::default(),
+        })
+    }
+
+    /// Writes what was begun, and nothing after that.
+    pub(super) async fn close(&self) {
+        self.kept.store.close().await;
+    }
+
     fn state(&self) -> MutexGuard<'_, TopicState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,9 +1,10 @@
 //! Programs of this machine publish, subscribe, and ask who does.
 
-use std::{pin::pin, sync::Arc};
+use std::{collections::VecDeque, pin::pin, sync::Arc};
 
-use hailwire_core::topics::{
-    MAX_OF_PROGRAM, MAX_SUBSCRIPTIONS, PatternUse, PublishedAt, SubscribeRefusal,
+use hailwire_core::{
+    kept_topics::STATE,
+    topics::{MAX_OF_PROGRAM, MAX_SUBSCRIPTIONS, PatternUse, PublishedAt, SubscribeRefusal},
 };
 use hailwire_wire::{
     AgentName, Code, Status,
@@ -11,7 +12,13 @@ use hailwire_wire::{
     topics::{RecordReader, TopicPattern, TopicRecord},
 };
 
-use super::{QueueReading, closing, invalid, now_ms, shutting_down};
+use tokio::sync::oneshot;
+
+use super::{
+    QueueReading, closing, invalid,
+    kept::{self, KeptReceipt, append},
+    named, now_ms, replay, shutting_down,
+};
 use crate::{
     admin::{PublishReceipt, SubscribeRequest, TopicList, TopicPeer, TopicRow},
     agent::{Request, Response},
@@ -20,13 +27,28 @@ use crate::{
     session::Session,
 };
 
-/// Publishes what a program sends: one record after the other, each as soon as it is there.
+/// Messages of one program that wait to be on the disk; it is not read meanwhile.
+const WAITING: usize = 256;
+
+/// What a program publishes, one message after the other.
+struct Publishing<'a> {
+    node: &'a Arc<NodeInner>,
+    receipt: PublishReceipt,
+    /// What is being kept, in order.
+    waiting: VecDeque<oneshot::Receiver<Result<KeptReceipt, Status>>>,
+}
+
+/// Publishes what a program sends: one record after the other, each as soon as it is there. What is kept is answered once it is on the disk.
 pub(in crate::node) async fn publish(
     node: &Arc<NodeInner>,
     mut request: Request,
 ) -> Result<Response, Status> {
     let mut reader = RecordReader::default();
-    let mut receipt = PublishReceipt::default();
+    let mut publishing = Publishing {
+        node,
+        receipt: PublishReceipt::default(),
+        waiting: VecDeque::new(),
+    };
     let mut closing = pin!(closing(node));
     loop {
         let chunk = tokio::select! {
@@ -36,50 +58,88 @@ pub(in crate::node) async fn publish(
         let Some(chunk) = chunk else { break };
         reader.handle_chunk(&chunk);
         while let Some(record) = reader.poll_record().map_err(invalid)? {
-            publish_one(node, record, &mut receipt)?;
+            publishing.publish(record).await?;
         }
         // Subscribers have their turn however fast messages come.
         tokio::task::yield_now().await;
     }
+    publishing.settle(0).await?;
     match reader.is_amid_record() {
         true => Err(invalid("the last record is not whole")),
-        false => json(&receipt),
+        false => json(&publishing.receipt),
     }
 }
 
-fn publish_one(
-    node: &NodeInner,
-    said: TopicRecord,
-    receipt: &mut PublishReceipt,
-) -> Result<(), Status> {
-    let topic = said.check().map_err(invalid)?;
-    if said.node.is_some() {
-        return Err(invalid("`node` is what the node says itself"));
+impl Publishing<'_> {
+    async fn publish(&mut self, said: TopicRecord) -> Result<(), Status> {
+        let topic = said.check().map_err(invalid)?;
+        if said.node.is_some() {
+            return Err(invalid("`node` is what the node says itself"));
+        }
+        if !said.from.is_empty() {
+            said.from.parse::<AgentName>().map_err(invalid)?;
+        }
+        let at_ms = now_ms();
+        let record = TopicRecord {
+            topic: said.topic,
+            from: said.from,
+            content_type: said.content_type,
+            headers: said.headers,
+            body: said.body,
+            at_ms,
+            ..TopicRecord::default()
+        };
+        if let Some(rule) = self.node.topics.kept.rule_of(&topic) {
+            self.settle(WAITING - 1).await?;
+            let record = Box::new(TopicRecord {
+                deleted: said.deleted,
+                if_kept: said.if_kept,
+                ..record
+            });
+            let told = append(self.node, rule, topic, record).await?;
+            self.waiting.push_back(told);
+            return Ok(());
+        }
+        if said.deleted || said.if_kept.is_some() {
+            return Err(invalid(format!(
+                "`{topic}` is not kept, so it has no value"
+            )));
+        }
+        // What was published before goes before.
+        self.settle(0).await?;
+        // Under one lock, so that what is numbered first is queued first.
+        let mut state = self.node.topics.state();
+        let published = state.publish(self.node, &topic, PublishedAt::Here, |sequence| {
+            TopicRecord { sequence, ..record }
+        });
+        drop(state);
+        self.count(published.programs, published.peers);
+        Ok(())
     }
-    if !said.from.is_empty() {
-        said.from.parse::<AgentName>().map_err(invalid)?;
+
+    fn count(&mut self, programs: u64, peers: u64) {
+        self.receipt.published += 1;
+        self.receipt.programs += programs;
+        self.receipt.peers += peers;
     }
-    let at_ms = now_ms();
-    // Under one lock, so that what is numbered first is queued first.
-    let mut state = node.topics.state();
-    let published = state.publish(node, &topic, PublishedAt::Here, |sequence| TopicRecord {
-        topic: said.topic,
-        from: said.from,
-        content_type: said.content_type,
-        headers: said.headers,
-        body: said.body,
-        sequence,
-        at_ms,
-        ..TopicRecord::default()
-    });
-    receipt.published += 1;
-    receipt.programs += published.programs;
-    receipt.peers += published.peers;
-    Ok(())
+
+    /// Waits until at most so many messages wait to be on the disk.
+    async fn settle(&mut self, most: usize) -> Result<(), Status> {
+        while self.waiting.len() > most {
+            let Some(told) = self.waiting.pop_front() else {
+                break;
+            };
+            let kept = told.await.unwrap_or_else(|_| Err(shutting_down()))?;
+            self.count(kept.programs, kept.peers);
+            self.receipt.kept += 1;
+            self.receipt.last = kept.number;
+        }
+        Ok(())
+    }
 }
 
 /// Subscribes a program; the answer is a stream of records, the first of them empty.
-pub(in crate::node) fn subscribe(
+pub(in crate::node) async fn subscribe(
     node: &Arc<NodeInner>,
     session: Option<Session>,
     request: &SubscribeRequest,
@@ -92,11 +152,23 @@ pub(in crate::node) fn subscribe(
     if patterns.is_empty() {
         return Err(invalid("no pattern of topics is given"));
     }
+    if request.is_replay() {
+        return replay::subscribe(node, session, request, patterns).await;
+    }
+    live(node, session, &patterns)
+}
+
+/// Subscribes a program to what is published from now on, at most once.
+fn live(
+    node: &Arc<NodeInner>,
+    session: Option<Session>,
+    patterns: &[TopicPattern],
+) -> Result<Response, Status> {
     let topics = &node.topics;
     let mut state = topics.state();
     let number = state
         .table
-        .subscribe(session.as_ref().map(Session::key), &patterns)
+        .subscribe(session.as_ref().map(Session::key), patterns)
         .map_err(refusal)?;
     let (stream, wake) = state.begin_reading(number);
     topics.note_wanted(&state);
@@ -131,7 +203,8 @@ fn refusal(refusal: SubscribeRefusal) -> Status {
 }
 
 /// Who is subscribed to what, here and among peers.
-pub(in crate::node) fn list(node: &NodeInner) -> TopicList {
+pub(in crate::node) async fn list(node: &NodeInner) -> Result<TopicList, Status> {
+    let (kept, named) = (kept::rows(node).await?, named::rows(node).await?);
     let uses = node.topics.state().table.uses();
     let name = |id| node.trust.alias(id).map(String::from).unwrap_or_default();
     let row = |one: PatternUse| TopicRow {
@@ -155,8 +228,14 @@ pub(in crate::node) fn list(node: &NodeInner) -> TopicList {
         })
         .collect();
     peers.sort_by(|a, b| (&a.node_name, a.node).cmp(&(&b.node_name, b.node)));
-    TopicList {
+    Ok(TopicList {
         topics: uses.into_iter().map(row).collect(),
         peers,
-    }
+        // State that nobody has put is nothing to see.
+        kept: kept
+            .into_iter()
+            .filter(|row| row.messages > 0 || !row.pattern.starts_with(STATE))
+            .collect(),
+        named,
+    })
 }

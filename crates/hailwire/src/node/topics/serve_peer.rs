@@ -107,7 +107,7 @@ fn said(refused: Vec<String>) -> TopicRecord {
 
 /// Which patterns a peer may subscribe to and which not: as it may call the agent that is named as the first token is, and all agents for
 /// a wildcard.
-fn granted(
+pub(super) fn granted(
     grant: &Grant,
     interest: &TopicInterest,
 ) -> Result<(Vec<TopicPattern>, Vec<String>), Status> {

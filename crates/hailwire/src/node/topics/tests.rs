@@ -110,7 +110,7 @@ async fn a_peer_publishes_as_itself_alone_and_what_it_lost_is_told() {
     };
     take(inner, peer, news).unwrap();
     assert_eq!(all.next().await, Ok(Some(TopicEvent::Missed(5))));
-    let peers = list(inner).peers;
+    let peers = list(inner).await.unwrap().peers;
     let of = |id| {
         peers
             .iter()

@@ -404,9 +404,22 @@ impl<'a> SendStream<'a> {
     }
 }
 
+/// Hailwire: levels of priority with a share each: below 0, 0, 1, above 1
+const LEVELS: usize = 4;
+
+/// Hailwire: what a byte costs in virtual time, for shares of 3, 9, 24 and 64 hundredths
+const COSTS: [u64; LEVELS] = [100_000 / 3, 100_000 / 9, 100_000 / 24, 100_000 / 64];
+
+fn level_of(priority: i32) -> usize {
+    priority.clamp(-1, 2).wrapping_add(1) as usize
+}
+
 /// A queue of streams with pending outgoing data, sorted by priority
 struct PendingStreamsQueue {
-    streams: BinaryHeap<PendingStream>,
+    /// Hailwire: one queue for each of four levels of priority, each with its share of what is sent.
+    levels: [BinaryHeap<PendingStream>; LEVELS],
+    /// Hailwire: what each level has sent, in virtual time.
+    passed: [u64; LEVELS],
     /// The next stream to write out. This is `Some` when `TransportConfig::send_fairness(false)`
     /// and writing a stream is interrupted while the stream still has some pending data. See
     /// `reinsert_pending()`.
@@ -420,7 +433,8 @@ struct PendingStreamsQueue {
 impl PendingStreamsQueue {
     fn new() -> Self {
         Self {
-            streams: BinaryHeap::new(),
+            levels: Default::default(),
+            passed: [0; LEVELS],
             next: None,
             recency: u64::MAX,
         }
@@ -450,7 +464,7 @@ impl PendingStreamsQueue {
         // even after being handled, as in that case they are removed from the `BinaryHeap`,
         // handled, and then immediately reinserted.
         self.recency -= 1;
-        self.streams.push(PendingStream {
+        self.levels[level_of(priority)].push(PendingStream {
             priority,
             recency: self.recency,
             id,
@@ -458,21 +472,41 @@ impl PendingStreamsQueue {
     }
 
     fn pop(&mut self) -> Option<PendingStream> {
-        self.next.take().or_else(|| self.streams.pop())
+        if let Some(next) = self.next.take() {
+            return Some(next);
+        }
+        // Hailwire: the level that would first have sent a packet, in virtual time; who has nothing to
+        // send saves nothing up.
+        let waiting = (0..LEVELS).rev().filter(|i| !self.levels[*i].is_empty());
+        let packet = |i: usize| COSTS[i] * 1_200;
+        let next = waiting.min_by_key(|i| self.passed[*i].saturating_add(packet(*i)))?;
+        let now = self.passed[next];
+        for (level, passed) in self.levels.iter().zip(&mut self.passed) {
+            if level.is_empty() {
+                *passed = (*passed).max(now);
+            }
+        }
+        self.levels[next].pop()
+    }
+
+    /// Hailwire: a stream of this priority was sent so many bytes of
+    fn sent(&mut self, priority: i32, bytes: u64) {
+        let level = level_of(priority);
+        self.passed[level] = self.passed[level].saturating_add(bytes.saturating_mul(COSTS[level]));
     }
 
     fn clear(&mut self) {
         self.next = None;
-        self.streams.clear();
+        self.levels.iter_mut().for_each(BinaryHeap::clear);
     }
 
     fn iter(&self) -> impl Iterator<Item = &PendingStream> {
-        self.next.iter().chain(self.streams.iter())
+        self.next.iter().chain(self.levels.iter().flatten())
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.streams.len() + self.next.is_some() as usize
+        self.levels.iter().map(BinaryHeap::len).sum::<usize>() + self.next.is_some() as usize
     }
 }
 

@@ -571,6 +571,7 @@ impl StreamsState {
             }
 
             let range = offsets.clone();
+            self.pending.sent(stream.priority, range.end - range.start);
             let meta = frame::StreamMeta { id, offsets, fin };
             builder.write_frame(meta.encoder(encode_length), stats);
             stream.pending.get_into(range, builder.buf);

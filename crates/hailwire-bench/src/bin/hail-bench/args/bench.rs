@@ -32,6 +32,7 @@ pub(crate) enum BenchCommand {
     Changes(ChangesArgs),
     Soak(SoakArgs),
     Messages(MessagesArgs),
+    Topologies(TopologiesArgs),
     Report(super::report::ReportArgs),
     Compare(super::report::CompareArgs),
     Subject(SubjectArgs),
@@ -177,6 +178,30 @@ pub(crate) struct ChangesArgs {
     pub(crate) out: Option<PathBuf>,
 }
 
+/// Let agents on eleven machines work together: star, hierarchy, ring, mesh, a dispatch, and priorities on a full line
+///
+/// Makes a network of the lab with a round trip of 50 ms between any two machines. Exits with 1 where a dispatch of 1,000 calls over 10 known
+/// nodes takes more than a round trip and 60 ms, a critical call on a full line more than 1.5 times what it takes alone, the lowest
+/// priority gets less than 2 %, or a call fails otherwise than by its deadline.
+#[derive(Debug, Args)]
+pub(crate) struct TopologiesArgs {
+    /// How often each topology is done
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Seconds for which the line is full
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
+    /// Only up to so many agents [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) agents: Option<u32>,
+    /// The hub and the nodes of another build of hail [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
+    /// Folder for the results [default: bench/results/topologies]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// Soak a phone on the move: no call may be lost, and memory must be flat
 ///
 /// In a network of the lab with jitter and 1 % of loss, a node whose address changes every 20 s calls another and is called by it.
@@ -196,7 +221,7 @@ pub(crate) struct SoakArgs {
 
 /// Durable messages: how many are accepted each second, and whether any is lost while the nodes are killed
 ///
-/// Beside the syncs of the disk, a bare log, and NATS JetStream and Redis where they are installed. Then one of two nodes is killed again and again while messages go
+/// Beside the syncs of the disk, a bare log, and NATS JetStream and Redis where they are installed; and what is published under topics, kept and to 1, 100 and 1,000 subscribers, beside NATS core. Then one of two nodes is killed again and again while messages go
 /// from one to the other. Exits with 1 when one is lost, comes after its end or out of order.
 #[derive(Debug, Args)]
 pub(crate) struct MessagesArgs {
@@ -209,6 +234,16 @@ pub(crate) struct MessagesArgs {
     /// How often a node is killed
     #[arg(long, value_name = "N", default_value = "100")]
     pub(crate) kills: u32,
+    /// Each kill is a loss of power: the node's disk, an ext4 of its own, forgets what was not synced. Needs root, and makes loop devices in a mount
+    /// namespace that ends with this command
+    #[arg(long)]
+    pub(crate) power_loss: bool,
+    /// The same on disks that ignore syncs, which must lose messages
+    #[arg(long, requires = "power_loss", hide = true)]
+    pub(crate) ignore_syncs: bool,
+    /// The nodes are in a network of the lab that loses, repeats and reorders packets; before some of the kills nothing passes for a while, and the sender's NAT forgets
+    #[arg(long)]
+    pub(crate) rough_network: bool,
     /// From which the instants of the kills are drawn [default: one from the time, which is printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,

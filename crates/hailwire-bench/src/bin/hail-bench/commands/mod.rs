@@ -10,6 +10,7 @@ mod recorded;
 mod report;
 mod siege;
 mod soak;
+mod topologies;
 
 use clap::CommandFactory as _;
 use hailwire_terminal::{
@@ -36,6 +37,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         }
         Action::BenchChanges(order) => on_one_core(common, changes::run(output, order)),
         Action::BenchMessages(order) => on_one_core(common, messages::run(output, order)),
+        Action::BenchTopologies(order) => on_one_core(common, topologies::run(output, order)),
         Action::BenchSoak(order) => on_one_core(common, soak::run(output, order)),
         Action::BenchReach(order) => on_one_core(common, reach::run(output, order)),
         Action::BenchReport(dir) => report::draw(output, &dir),

@@ -15,10 +15,12 @@ fn batch(deadline_ms: Option<u64>) -> MessageBatch {
         call: false,
         header: header::encode_call(&header),
         body: Vec::new(),
+        attempts: 0,
+        number: 1,
     };
     MessageBatch {
         messages: vec![message],
-        receipts: Vec::new(),
+        ..MessageBatch::default()
     }
 }
 
