@@ -1167,6 +1167,7 @@ fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> 
         whole: rate(run.relay_rate),
         each: rate(run.relay_rate_each),
     };
+    config.hold.bytes = run.hold;
     config.listing = run.listing.map(|listing| match listing {
         other::HubListingPolicy::Members => hailwire_hub::AgentVisibility::Members,
         other::HubListingPolicy::Trusted => hailwire_hub::AgentVisibility::Trusted,
@@ -1291,6 +1292,17 @@ mod tests {
         ] {
             assert_eq!(planned(&line).unwrap_err().exit(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn a_hub_holds_as_much_as_was_said_and_nothing_where_that_is_zero() {
+        let held = |line: &str| match planned(line).unwrap().action {
+            Action::HubRun(hub) => hub.config.hold.bytes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(held("hub"), hailwire_hub::HoldBounds::default().bytes);
+        assert_eq!(held("hub --hold 2GiB"), 2 << 30);
+        assert_eq!(held("hub --hold 0"), 0);
     }
 
     #[test]

@@ -174,7 +174,13 @@ mod tests {
                         self.taken.push(*number);
                         self.known.push(*number);
                     }
-                    _ => self.refused.push(*number),
+                    _ => {
+                        self.refused.push(*number);
+                        // Its sender has no answer, so it is kept for a receipt.
+                        if from_hub {
+                            self.known.push(*number);
+                        }
+                    }
                 }
             }
             self.newest = before.max(decided_up_to(&numbers, &statuses));

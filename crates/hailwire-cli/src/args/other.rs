@@ -112,6 +112,9 @@ pub(crate) struct HubRunArgs {
     /// Bytes a second that the relay carries for each member [default: no bound]
     #[arg(long, value_name = "SIZE", value_parser = relay_rate)]
     pub(crate) relay_rate_each: Option<ByteSize>,
+    /// Sealed messages that the hub holds for members that are away, as "1GiB"; 0 for none
+    #[arg(long, value_name = "SIZE", value_parser = hold_size, default_value = "256MiB")]
+    pub(crate) hold: u64,
     /// TCP address at which Prometheus reads the hub's metrics, over plain HTTP [default: none]
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -129,6 +132,14 @@ fn relay_rate(text: &str) -> Result<ByteSize, String> {
         return Err(format!("expected at least {LOWEST_RELAY_RATE}"));
     }
     Ok(rate)
+}
+
+/// What a hub holds in bytes; nothing is a size too.
+fn hold_size(text: &str) -> Result<u64, String> {
+    match text {
+        "0" => Ok(0),
+        text => super::topics::size(text),
+    }
 }
 
 /// Whom the members of a hub trust because of their membership.

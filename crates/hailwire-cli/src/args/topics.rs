@@ -202,7 +202,7 @@ fn state_pattern(text: &str) -> Result<TopicPattern, String> {
 }
 
 /// Bytes, with or without a unit.
-fn size(text: &str) -> Result<u64, String> {
+pub(super) fn size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 4] = [
         ("GiB", 1 << 30),
         ("MiB", 1 << 20),

@@ -168,6 +168,7 @@ fn hub_arguments(run: &CommandContext, hub: &HubRunArgs) -> Vec<OsString> {
     if let Some(rate) = hub.relay_rate_each {
         flag("--relay-rate-each", word(&rate));
     }
+    flag("--hold", word(&hub.hold));
     if let Some(address) = hub.metrics {
         flag("--metrics", word(&address));
     }

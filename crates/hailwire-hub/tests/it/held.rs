@@ -14,6 +14,9 @@ use crate::test_hub::{TestHub, reason};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// What a node may take to end.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// A word that stands in the message, one in its answer, and the name of the agent.
 const WORDS: [&str; 3] = ["marzipan", "MARZIPAN", "secretagent"];
 
@@ -40,11 +43,11 @@ async fn join(hub: &TestHub, client: &Client) {
     let _: admin::JoinAnswer = client.admin(method::JOIN, &join).await.unwrap();
 }
 
-async fn trust(client: &Client, other: &Node, alias: &str) {
+async fn trust(client: &Client, other: &Node, alias: &str, allow: &[&str]) {
     let add = admin::TrustAdd {
         id: other.id(),
         alias: alias.into(),
-        allow: Vec::new(),
+        allow: allow.iter().map(ToString::to_string).collect(),
         offer: Vec::new(),
         addresses: Vec::new(),
         tcp: Vec::new(),
@@ -60,6 +63,16 @@ async fn serve(client: &Client) -> ServeHandle {
         Ok(Response::new(text))
     };
     client.serve(agent, answer).await.unwrap()
+}
+
+/// The end of a message, waited for.
+async fn ended(client: &Client, id: &str) -> admin::MessageDetail {
+    let wait = admin::MessageWait {
+        id: id.to_owned(),
+        timeout_ms: u64::try_from(TIMEOUT.as_millis()).unwrap(),
+        ..admin::MessageWait::default()
+    };
+    client.admin(method::MESSAGE_WAIT, &wait).await.unwrap()
 }
 
 /// Waits until the hub's database of held batches shows this.
@@ -78,11 +91,12 @@ async fn until(folder: &Path, sql: &str, expected: i64) {
     timeout(TIMEOUT, seen).await.unwrap();
 }
 
-/// The names of the columns, and that no file of held batches contains anything readable.
+/// Nothing of a message is readable in any file of the hub, nor in those of held batches the name of the agent, which its node publishes
+/// in its record.
 fn nothing_is_readable(folder: &Path) {
     let db = Connection::open(folder.join("held.db")).unwrap();
     let columns = db.prepare("SELECT * FROM held").unwrap();
-    let names = columns.column_names();
+    let names: Vec<&str> = columns.column_names().collect();
     assert_eq!(
         names,
         ["number", "sender", "receiver", "size", "at", "sealed"]
@@ -90,9 +104,17 @@ fn nothing_is_readable(folder: &Path) {
     let mut read = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let file = entry.unwrap().path();
+        let is_of_held = file
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with("held.db");
         let bytes = std::fs::read(&file).unwrap();
         read += bytes.len();
-        for word in WORDS {
+        for word in WORDS
+            .into_iter()
+            .filter(|word| is_of_held || *word != WORDS[2])
+        {
             let found = bytes
                 .windows(word.len())
                 .any(|window| window == word.as_bytes());
@@ -108,11 +130,12 @@ async fn a_call_and_its_answer_go_through_the_hub_while_never_both_are_awake() {
     let (alice_folder, bob_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (alice, alice_client) = start(&alice_folder, "alice").await;
     let (bob, bob_client) = start(&bob_folder, "bob").await;
+    let bob_id = bob.id();
     join(&hub, &alice_client).await;
     join(&hub, &bob_client).await;
-    trust(&alice_client, &bob, "bob").await;
-    trust(&bob_client, &alice, "alice").await;
-    bob.shutdown().await;
+    trust(&alice_client, &bob, "bob", &[]).await;
+    trust(&bob_client, &alice, "alice", &[]).await;
+    bob.shutdown(GRACE).await;
 
     let to = format!("{}@bob", WORDS[2]);
     let call = alice_client.call(&to).body(WORDS[0].to_owned());
@@ -128,9 +151,9 @@ async fn a_call_and_its_answer_go_through_the_hub_while_never_both_are_awake() {
         .unwrap();
     assert_eq!(
         (&sender, &receiver),
-        (alice.id().as_bytes(), bob.id().as_bytes())
+        (alice.id().as_bytes(), bob_id.as_bytes())
     );
-    alice.shutdown().await;
+    alice.shutdown(GRACE).await;
 
     // Bob gets it from the hub alone, and leaves its answer there.
     let (bob, bob_client) = start(&bob_folder, "bob").await;
@@ -140,21 +163,134 @@ async fn a_call_and_its_answer_go_through_the_hub_while_never_both_are_awake() {
     until(folder, &of_bob, 1).await;
     until(folder, "SELECT count(*) FROM held", 1).await;
     nothing_is_readable(folder);
-    bob.shutdown().await;
+    bob.shutdown(GRACE).await;
 
     let (alice, alice_client) = start(&alice_folder, "alice").await;
-    let wait = admin::MessageWait {
-        id: sent.id.clone(),
-        timeout_ms: u64::try_from(TIMEOUT.as_millis()).unwrap(),
-        ..admin::MessageWait::default()
-    };
-    let end: admin::MessageDetail = alice_client
-        .admin(method::MESSAGE_WAIT, &wait)
-        .await
-        .unwrap();
+    let end = ended(&alice_client, &sent.id).await;
     assert_eq!(end.row.state, "answered");
     until(folder, "SELECT count(*) FROM held", 0).await;
-    alice.shutdown().await;
+    alice.shutdown(GRACE).await;
+    hub.hub.shutdown().await;
+}
+
+/// Hands a batch out as if it had been left now.
+fn hand_out(folder: &Path, sender: &[u8; 32], receiver: &[u8; 32], sealed: &[u8]) {
+    let db = Connection::open(folder.join("held.db")).unwrap();
+    let size = i64::try_from(sealed.len()).unwrap();
+    db.execute(
+        "INSERT INTO held (sender, receiver, size, at, sealed) VALUES (?1, ?2, ?3, unixepoch(), ?4)",
+        rusqlite::params![sender, receiver, size, sealed],
+    )
+    .unwrap();
+}
+
+/// What a hub holds, if that is one batch.
+fn sealed_by_now(folder: &Path) -> Vec<u8> {
+    let db = Connection::open(folder.join("held.db")).unwrap();
+    db.query_row("SELECT sealed FROM held", [], |row| row.get(0))
+        .unwrap()
+}
+
+fn counted(column: &str, node: &[u8; 32]) -> String {
+    let hex: String = node.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("SELECT count(*) FROM held WHERE lower(hex({column})) = '{hex}'")
+}
+
+async fn inbox(client: &Client) -> Vec<(String, u32)> {
+    let query = admin::MessageQuery::default();
+    let rows: Vec<admin::MessageRow> = client.admin(method::MESSAGE_LIST, &query).await.unwrap();
+    rows.into_iter()
+        .map(|row| (row.state, row.attempts))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_that_alters_forges_or_hands_out_again_has_nothing_done_and_its_copies_are_deleted() {
+    let hub = TestHub::https().await;
+    let (alice_folder, bob_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (alice, alice_client) = start(&alice_folder, "alice").await;
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    join(&hub, &alice_client).await;
+    join(&hub, &bob_client).await;
+    trust(&alice_client, &bob, "bob", &[]).await;
+    trust(&bob_client, &alice, "alice", &[]).await;
+    bob.shutdown(GRACE).await;
+    let to = format!("{}@bob", WORDS[2]);
+    let call = alice_client.call(&to).body(WORDS[0].to_owned());
+    call.durable(true, true).await.unwrap();
+    let folder = hub.folder.path();
+    until(folder, "SELECT count(*) FROM held", 1).await;
+    let sealed = sealed_by_now(folder);
+    let alice_id = *alice.id().as_bytes();
+    alice.shutdown(GRACE).await;
+
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    let bob_id = *bob.id().as_bytes();
+    let serving = serve(&bob_client).await;
+    until(folder, &counted("sender", &bob_id), 1).await;
+    drop(serving);
+    bob.shutdown(GRACE).await;
+
+    // In turn: the same again, an altered one, and one in the name of somebody who is not trusted, or who did not write it.
+    let mut altered = sealed.clone();
+    *altered.last_mut().unwrap() ^= 1;
+    let mut seen = Vec::new();
+    for (sender, blob) in [
+        (alice_id, &sealed),
+        (alice_id, &altered),
+        ([7; 32], &sealed),
+        (bob_id, &sealed),
+    ] {
+        hand_out(folder, &sender, &bob_id, blob);
+        let (bob, bob_client) = start(&bob_folder, "bob").await;
+        until(folder, &counted("receiver", &bob_id), 0).await;
+        seen.push(inbox(&bob_client).await);
+        bob.shutdown(GRACE).await;
+    }
+    assert_eq!(seen, vec![vec![("answered".to_owned(), 1)]; 4]);
+    hub.hub.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_its_receiver_refuses_for_good_is_dead_by_way_of_the_hub_and_stays_so_when_it_is_allowed()
+ {
+    let hub = TestHub::https().await;
+    let (alice_folder, bob_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (alice, alice_client) = start(&alice_folder, "alice").await;
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    join(&hub, &alice_client).await;
+    join(&hub, &bob_client).await;
+    trust(&alice_client, &bob, "bob", &[]).await;
+    trust(&bob_client, &alice, "alice", &["another"]).await;
+    bob.shutdown(GRACE).await;
+    let to = format!("{}@bob", WORDS[2]);
+    let call = alice_client.call(&to).body(WORDS[0].to_owned());
+    let sent = call.durable(true, true).await.unwrap();
+    let folder = hub.folder.path();
+    until(folder, "SELECT count(*) FROM held", 1).await;
+    let sealed = sealed_by_now(folder);
+    alice.shutdown(GRACE).await;
+
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    until(folder, &counted("sender", bob.id().as_bytes()), 1).await;
+    // Allowed meanwhile; the hub hands the old copy out again.
+    let (alice, alice_client) = start(&alice_folder, "alice").await;
+    assert_eq!(ended(&alice_client, &sent.id).await.row.state, "dead");
+    trust(&bob_client, &alice, "alice", &[WORDS[2]]).await;
+    hand_out(folder, alice.id().as_bytes(), bob.id().as_bytes(), &sealed);
+    bob.shutdown(GRACE).await;
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    let _serving = serve(&bob_client).await;
+    until(folder, "SELECT count(*) FROM held", 0).await;
+    let states: Vec<String> = inbox(&bob_client)
+        .await
+        .into_iter()
+        .map(|(state, _)| state)
+        .collect();
+    assert_eq!(states, ["dead"]);
+    assert_eq!(ended(&alice_client, &sent.id).await.row.state, "dead");
+    alice.shutdown(GRACE).await;
+    bob.shutdown(GRACE).await;
     hub.hub.shutdown().await;
 }
 
