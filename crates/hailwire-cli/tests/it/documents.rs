@@ -57,6 +57,7 @@ pages! {
     guide_dispatch: "docs/guide/dispatch.md",
     guide_publish_subscribe: "docs/guide/publish-subscribe.md",
     guide_first_call: "docs/guide/first-call.md",
+    guide_groups: "docs/guide/groups.md",
     guide_hub: "docs/guide/hub.md",
     guide_inspection_agents: "docs/guide/inspection-agents.md",
     guide_install: "docs/guide/install.md",
