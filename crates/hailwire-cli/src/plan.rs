@@ -284,6 +284,7 @@ pub(crate) struct CallPlan {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) content_type: String,
     pub(crate) idempotency_key: String,
+    pub(crate) affinity: String,
     pub(crate) carrier: Carrier,
     pub(crate) deadline: Option<Duration>,
     pub(crate) body: BodySource,
@@ -973,11 +974,20 @@ fn plan_call(
         content_type,
         carrier,
         idempotency_key,
+        affinity,
     } = envelope;
     let method = method.unwrap_or_default();
     if method.len() > limits::MAX_METHOD {
         let what = format!("the method is longer than {} bytes", limits::MAX_METHOD);
         return Err(CommandFailure::usage(what));
+    }
+    let affinity = affinity.unwrap_or_default();
+    if affinity.len() > limits::MAX_AFFINITY {
+        let what = format!(
+            "the affinity key is longer than {} bytes",
+            limits::MAX_AFFINITY
+        );
+        return Err(CommandFailure::usage(what).hint("a hash of it serves as well"));
     }
     if headers.len() > limits::MAX_HEADER_FIELDS {
         let what = format!("more than {} header fields", limits::MAX_HEADER_FIELDS);
@@ -993,6 +1003,7 @@ fn plan_call(
             .collect(),
         content_type: content_type.unwrap_or_default(),
         idempotency_key: idempotency_key.unwrap_or_default(),
+        affinity,
         carrier: carrier.unwrap_or_default(),
         deadline: global.timeout,
         body,

@@ -174,6 +174,9 @@ pub(crate) struct CallHeaderArgs {
     /// Idempotency key: calls with equal keys are the same work and may be retried
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
+    /// Affinity key: calls of a group with equal keys go to the same member, as long as it can take them
+    #[arg(long, value_name = "KEY")]
+    pub(crate) affinity: Option<String>,
 }
 
 /// Call an agent and stream its answer to stdout as it arrives
