@@ -11,6 +11,8 @@ mod rows;
 mod schema;
 mod store;
 mod tasks;
+#[cfg(test)]
+mod turned_clocks;
 mod withdrawal;
 
 use std::{
