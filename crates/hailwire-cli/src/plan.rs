@@ -37,7 +37,7 @@ use hailwire_wire::{
 use crate::{
     args::{Cli, Command, HeaderField, agent, callout, inbox, lead, node, other, task, topics},
     serve::{
-        agent_spec::{AgentSpec, default_max},
+        agent_spec::{AgentSpec, DEFAULT_IDLE, MAX_WOKEN, OnMessage, default_max},
         agents_file,
     },
 };
@@ -705,6 +705,12 @@ fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
         let what = format!("more than {} tags", limits::MAX_TAGS);
         return Err(CommandFailure::usage(what));
     }
+    let max = args.max.unwrap_or(default_max(args.lines, args.on_message));
+    if args.on_message && max > MAX_WOKEN {
+        let what = format!("with --on-message, --max is at most {MAX_WOKEN}");
+        return Err(CommandFailure::usage(what));
+    }
+    let idle = args.idle.unwrap_or(DEFAULT_IDLE);
     let name = args
         .name
         .ok_or_else(|| CommandFailure::usage("the agent's name is missing"))?;
@@ -722,9 +728,10 @@ fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
         tags: args.tag,
         version: args.agent_version.unwrap_or_default(),
         schema: args.schema.as_deref().map(absolute).transpose()?,
-        max: args.max.unwrap_or(default_max(args.lines)),
+        max,
         lines: args.lines,
         keys: args.keys,
+        on_message: args.on_message.then_some(OnMessage { idle }),
         grace: args.grace,
         folder: args.folder.as_deref().map(absolute).transpose()?,
         environment,
