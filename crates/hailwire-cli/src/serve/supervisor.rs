@@ -86,7 +86,7 @@ struct SupervisedAgent {
 /// What answers for an agent.
 enum SuppliedProgram {
     /// Its calls are answered here.
-    Command(CommandAgent),
+    Command(Box<CommandAgent>),
     /// It is started for messages, and does the rest by itself.
     Wake(WakeAgent),
 }
@@ -527,7 +527,10 @@ fn supplied(
             let wake = WakeAgent::new(spec, on_message, program, context, counters);
             SuppliedProgram::Wake(wake)
         }
-        None => SuppliedProgram::Command(CommandAgent::new(spec, context, counters)?),
+        None => {
+            let command = CommandAgent::new(spec, context, counters)?;
+            SuppliedProgram::Command(Box::new(command))
+        }
     })
 }
 

@@ -179,7 +179,7 @@ fn every_reader_gets_what_is_kept_once_and_is_told_how_many_are_gone() {
                     match how {
                         LogStart::End => assert_eq!(position, last),
                         LogStart::From(from) => {
-                            assert_eq!(position, from.saturating_sub(1).min(last))
+                            assert_eq!(position, from.saturating_sub(1).min(last));
                         }
                         LogStart::Last(count) => {
                             let (all, _) = model.between(patterns, 0, last);
