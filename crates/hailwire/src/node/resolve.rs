@@ -124,7 +124,13 @@ impl<'a> NameQuestion<'a> {
 
     /// Asks, or waits for whoever does; if that one is gone before the answer comes, another takes its place.
     async fn answer(&self) -> HubView {
-        let ask = || ask_hubs_who_is(self.node, self.name);
+        let ask = || async {
+            // Whoever joined may have looked before the question ahead of this one was answered.
+            match hub_word(self.node, self.name) {
+                HubView::Unasked => ask_hubs_who_is(self.node, self.name).await,
+                word => word,
+            }
+        };
         *self.answer.get_or_init(ask).await
     }
 }
