@@ -165,6 +165,9 @@ fn topologies_of(size: SuiteSize, out: &Path) -> Result<TopologiesOptions, Comma
     })
 }
 
+/// A delivery costs so much less than a durable send that rows of both take about as long.
+const DELIVERIES_OF_SEND: u32 = 4;
+
 fn plan_messaging(size: SuiteSize, out: Option<PathBuf>) -> Result<Action, CommandFailure> {
     let out = out.unwrap_or_else(|| Path::new("bench/results").join(bench::MESSAGING));
     let (sends, messages, kills) = match size {
@@ -175,6 +178,7 @@ fn plan_messaging(size: SuiteSize, out: Option<PathBuf>) -> Result<Action, Comma
     Ok(Action::BenchMessaging {
         messages: MessageOptions {
             sends,
+            deliveries: sends.saturating_mul(DELIVERIES_OF_SEND),
             messages,
             kills,
             rough_network: false,
@@ -238,6 +242,8 @@ fn plan_messages(messages: bench::MessagesArgs) -> Result<Action, CommandFailure
     let out = messages.out;
     Ok(Action::BenchMessages(MessageOptions {
         sends: messages.sends,
+        deliveries: (messages.deliveries)
+            .unwrap_or_else(|| messages.sends.saturating_mul(DELIVERIES_OF_SEND)),
         messages: messages.messages,
         kills: messages.kills,
         rough_network: messages.rough_network,

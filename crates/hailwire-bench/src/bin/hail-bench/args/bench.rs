@@ -229,6 +229,9 @@ pub(crate) struct MessagesArgs {
     /// Durable sends in each row of speed; 0 for no such rows
     #[arg(long, value_name = "N", default_value = "50000")]
     pub(crate) sends: u32,
+    /// What is published to subscribers in each row comes to them about so many times in all; 0 for no such rows [default: four times the sends]
+    #[arg(long, value_name = "N")]
+    pub(crate) deliveries: Option<u32>,
     /// Messages while nodes are killed; 0 for none
     #[arg(long, value_name = "N", default_value = "10000")]
     pub(crate) messages: u32,
