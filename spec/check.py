@@ -22,6 +22,7 @@ MAX_HEADER_FIELDS = 128
 MAX_TOPIC_RECORD = 1152 * 1024
 MAX_HEADER_DEPTH = 16
 MAX_METHOD = 128
+MAX_AFFINITY = 256
 
 
 class Refused(Exception):
@@ -196,6 +197,7 @@ HEADERS = {
         "carrier": (is_text, ""),
         "durable": (lambda v: integer(64)(v) and v <= 2, 0),
         "member": (integer(64), 0),
+        "affinity": (is_text, ""),
         "headers": (pairs, []),
     },
     "answer_head": {"type": (is_text, ""), "headers": (pairs, [])},
@@ -322,6 +324,8 @@ def known(kind: str, value: dict) -> dict:
     if kind == "call":
         fields["priority"] = min(fields.get("priority", 1), 3)
         if len(fields.get("method", "").encode()) > MAX_METHOD:
+            raise Refused("bound")
+        if len(fields.get("affinity", "").encode()) > MAX_AFFINITY:
             raise Refused("bound")
         if len(fields.get("headers", [])) > MAX_HEADER_FIELDS:
             raise Refused("bound")

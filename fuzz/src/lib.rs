@@ -99,6 +99,7 @@ fn decode_frames(stream: &[u8], step: usize) -> Result<Vec<(FrameKind, Vec<u8>)>
 pub fn header(input: &[u8]) {
     if let Ok(header) = header::decode_call(&Bytes::copy_from_slice(input)) {
         assert!(header.method.len() <= limits::MAX_METHOD);
+        assert!(header.affinity.len() <= limits::MAX_AFFINITY);
         assert!(header.headers.len() <= limits::MAX_HEADER_FIELDS);
         survives(&header);
     }

@@ -37,7 +37,7 @@ use hailwire_wire::{
 use crate::{
     args::{Cli, Command, HeaderField, agent, callout, inbox, lead, node, other, task, topics},
     serve::{
-        agent_spec::{AgentSpec, default_max},
+        agent_spec::{AgentSpec, DEFAULT_IDLE, MAX_WOKEN, OnMessage, default_max},
         agents_file,
     },
 };
@@ -284,6 +284,7 @@ pub(crate) struct CallPlan {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) content_type: String,
     pub(crate) idempotency_key: String,
+    pub(crate) affinity: String,
     pub(crate) carrier: Carrier,
     pub(crate) deadline: Option<Duration>,
     pub(crate) body: BodySource,
@@ -704,6 +705,12 @@ fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
         let what = format!("more than {} tags", limits::MAX_TAGS);
         return Err(CommandFailure::usage(what));
     }
+    let max = args.max.unwrap_or(default_max(args.lines, args.on_message));
+    if args.on_message && max > MAX_WOKEN {
+        let what = format!("with --on-message, --max is at most {MAX_WOKEN}");
+        return Err(CommandFailure::usage(what));
+    }
+    let idle = args.idle.unwrap_or(DEFAULT_IDLE);
     let name = args
         .name
         .ok_or_else(|| CommandFailure::usage("the agent's name is missing"))?;
@@ -721,9 +728,10 @@ fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
         tags: args.tag,
         version: args.agent_version.unwrap_or_default(),
         schema: args.schema.as_deref().map(absolute).transpose()?,
-        max: args.max.unwrap_or(default_max(args.lines)),
+        max,
         lines: args.lines,
         keys: args.keys,
+        on_message: args.on_message.then_some(OnMessage { idle }),
         grace: args.grace,
         folder: args.folder.as_deref().map(absolute).transpose()?,
         environment,
@@ -973,11 +981,20 @@ fn plan_call(
         content_type,
         carrier,
         idempotency_key,
+        affinity,
     } = envelope;
     let method = method.unwrap_or_default();
     if method.len() > limits::MAX_METHOD {
         let what = format!("the method is longer than {} bytes", limits::MAX_METHOD);
         return Err(CommandFailure::usage(what));
+    }
+    let affinity = affinity.unwrap_or_default();
+    if affinity.len() > limits::MAX_AFFINITY {
+        let what = format!(
+            "the affinity key is longer than {} bytes",
+            limits::MAX_AFFINITY
+        );
+        return Err(CommandFailure::usage(what).hint("a hash of it serves as well"));
     }
     if headers.len() > limits::MAX_HEADER_FIELDS {
         let what = format!("more than {} header fields", limits::MAX_HEADER_FIELDS);
@@ -993,6 +1010,7 @@ fn plan_call(
             .collect(),
         content_type: content_type.unwrap_or_default(),
         idempotency_key: idempotency_key.unwrap_or_default(),
+        affinity,
         carrier: carrier.unwrap_or_default(),
         deadline: global.timeout,
         body,

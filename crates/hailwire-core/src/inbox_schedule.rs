@@ -37,10 +37,37 @@ pub struct InboxSchedule {
     /// Agents that have room for another message and have one: when it is due, and its number. So a look costs what is due, however
     /// many agents have messages that wait.
     next: BTreeMap<(Instant, MessageNumber), AgentName>,
+    /// Agents of which somebody wants to know what waits.
+    watched: HashMap<AgentName, WatchedInbox>,
+    /// Those of them of which something has changed.
+    changed: Vec<AgentName>,
+}
+
+/// What waits for an agent, and what is in hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InboxBacklog {
+    /// Messages that can be taken by hand now, as many as may be in hand beside those that are.
+    pub ready: usize,
+    /// Messages that are not in hand.
+    pub waiting: usize,
+    /// Messages in hand.
+    pub in_hand: usize,
+    /// Messages that were handed over or taken since it is watched.
+    pub taken: u64,
+    /// When more can be taken, unless something else happens before.
+    pub next_due: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct WatchedInbox {
+    taken: u64,
+    changed: bool,
 }
 
 #[derive(Debug, Default)]
 struct AgentInbox {
+    /// Messages that wait or are in hand.
+    messages: usize,
     /// How many messages its members take at once; 0 while it has none here.
     capacity: usize,
     in_hand: usize,
@@ -92,8 +119,65 @@ impl AgentInbox {
 }
 
 impl InboxSchedule {
+    /// From now on it is noted when something changes of this agent, until [`InboxSchedule::unwatch`].
+    pub fn watch(&mut self, agent: &AgentName) {
+        self.watched.entry(agent.clone()).or_default();
+    }
+
+    /// Nobody wants to know of it any more.
+    pub fn unwatch(&mut self, agent: &AgentName) {
+        self.watched.remove(agent);
+    }
+
+    /// The next agent that is watched and of which something has changed since it was given here before.
+    pub fn poll_changed(&mut self) -> Option<AgentName> {
+        let agent = self.changed.pop()?;
+        if let Some(watched) = self.watched.get_mut(&agent) {
+            watched.changed = false;
+        }
+        Some(agent)
+    }
+
+    /// What waits for an agent now. It costs what can be taken, 64 at most.
+    #[must_use]
+    pub fn backlog(&self, now: Instant, agent: &AgentName) -> InboxBacklog {
+        let taken = self.watched.get(agent).map_or(0, |watched| watched.taken);
+        let Some(inbox) = self.agents.get(agent) else {
+            return InboxBacklog {
+                taken,
+                ..InboxBacklog::default()
+            };
+        };
+        let room = AT_ONCE.saturating_sub(inbox.in_hand);
+        let due = inbox.ready.iter().take(room + 1);
+        let ready = due.take_while(|(due, ..)| *due <= now).count().min(room);
+        let later = inbox.ready.iter().nth(ready).map(|(due, ..)| *due);
+        InboxBacklog {
+            ready,
+            waiting: inbox.messages.saturating_sub(inbox.in_hand),
+            in_hand: inbox.in_hand,
+            taken,
+            next_due: later.filter(|due| *due > now),
+        }
+    }
+
+    fn note_change(&mut self, agent: &AgentName) {
+        if let Some(watched) = self.watched.get_mut(agent)
+            && !std::mem::replace(&mut watched.changed, true)
+        {
+            self.changed.push(agent.clone());
+        }
+    }
+
+    fn note_taken(&mut self, agent: &AgentName) {
+        if let Some(watched) = self.watched.get_mut(agent) {
+            watched.taken += 1;
+        }
+    }
+
     /// Has an agent stand where its next message says, after any change to it.
     fn stand(&mut self, agent: &AgentName) {
+        self.note_change(agent);
         let Some(inbox) = self.agents.get_mut(agent) else {
             return;
         };
@@ -124,6 +208,7 @@ impl InboxSchedule {
         inbox.wait_no_more(&lane);
         let queue = inbox.lanes.entry(lane.clone()).or_default();
         queue.waiting.push_back((due, number));
+        inbox.messages += 1;
         inbox.wait(&lane);
         self.messages.insert(number, (agent.clone(), lane));
         self.stand(agent);
@@ -154,6 +239,7 @@ impl InboxSchedule {
         let inbox = self.agents.get_mut(&agent)?;
         let (.., lane) = inbox.ready.first()?.clone();
         inbox.hand_over(&lane);
+        self.note_taken(&agent);
         self.stand(&agent);
         Some(number)
     }
@@ -169,6 +255,7 @@ impl InboxSchedule {
             return None;
         }
         inbox.hand_over(&lane);
+        self.note_taken(agent);
         self.stand(agent);
         Some(number)
     }
@@ -182,6 +269,7 @@ impl InboxSchedule {
             return;
         };
         inbox.wait_no_more(&lane);
+        inbox.messages = inbox.messages.saturating_sub(1);
         let Some(queue) = inbox.lanes.get_mut(&lane) else {
             return;
         };
@@ -201,6 +289,7 @@ impl InboxSchedule {
         if inbox.lanes.is_empty() {
             let before = self.agents.remove(&agent).and_then(|inbox| inbox.next);
             before.map(|before| self.next.remove(&before));
+            self.note_change(&agent);
         } else {
             self.stand(&agent);
         }
@@ -303,6 +392,48 @@ mod tests {
         assert!(inbox.messages.is_empty() && inbox.agents.is_empty());
     }
 
+    #[test]
+    fn whoever_watches_an_agent_is_told_of_each_change_and_of_what_can_be_taken() {
+        let (now, mut inbox) = (start(), InboxSchedule::default());
+        let (a, b) = (agent("a"), agent("b"));
+        inbox.handle_stored(now, 1, &a, lane(1));
+        inbox.watch(&a);
+        assert_eq!(inbox.poll_changed(), None);
+        let counts = |inbox: &InboxSchedule, now| {
+            let backlog = inbox.backlog(now, &a);
+            (
+                (backlog.ready, backlog.waiting),
+                (backlog.in_hand, backlog.taken),
+                backlog.next_due,
+            )
+        };
+        assert_eq!(counts(&inbox, now), ((1, 1), (0, 0), None));
+        inbox.handle_stored(now, 2, &a, lane(1));
+        inbox.handle_stored(now, 3, &b, lane(1));
+        assert_eq!(inbox.poll_changed(), Some(a.clone()));
+        assert_eq!(inbox.poll_changed(), None);
+        assert_eq!(counts(&inbox, now), ((1, 2), (0, 0), None));
+        assert_eq!(inbox.take(now, &a), Some(1));
+        assert_eq!(counts(&inbox, now), ((0, 1), (1, 1), None));
+        let later = now + Duration::from_secs(9);
+        inbox.handle_again(later, 1);
+        assert_eq!(inbox.poll_changed(), Some(a.clone()));
+        assert_eq!(counts(&inbox, now), ((0, 2), (0, 1), Some(later)));
+        assert_eq!(counts(&inbox, later), ((1, 2), (0, 1), None));
+        inbox.handle_end(1);
+        inbox.handle_end(2);
+        assert_eq!(inbox.poll_changed(), Some(a.clone()));
+        assert_eq!(counts(&inbox, later), ((0, 0), (0, 1), None));
+        for number in 10..200 {
+            inbox.handle_stored(now, number, &a, MessageLane::Alone(number));
+        }
+        assert_eq!(counts(&inbox, now), ((AT_ONCE, 190), (0, 1), None));
+        inbox.unwatch(&a);
+        inbox.handle_end(10);
+        assert_eq!(inbox.poll_changed(), Some(a.clone()), "from before");
+        assert_eq!(inbox.poll_changed(), None);
+    }
+
     /// Against what must hold whatever happens: order in a lane, one in hand for each lane, the bound of each agent, nothing forgotten.
     fn follow(seed: u64) {
         let mut below = draws(seed, 5);
@@ -361,6 +492,14 @@ mod tests {
                 _ => now += Duration::from_millis(u64::from(below(1500))),
             }
             assert_eq!(inbox.poll_timeout(), plain_timeout(&inbox));
+            for (which, agent) in agents.iter().enumerate() {
+                let count = |numbers: &mut dyn Iterator<Item = &u64>| {
+                    numbers.filter(|number| of[number].0 == which).count()
+                };
+                let backlog = inbox.backlog(now, agent);
+                let counted = (count(&mut waiting.iter()), count(&mut in_hand.iter()));
+                assert_eq!((backlog.waiting, backlog.in_hand), counted);
+            }
         }
         // Everything comes to its end once the agents are here.
         for agent in &agents {

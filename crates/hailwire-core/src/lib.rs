@@ -31,6 +31,7 @@
 //! | [`port_mapping`] | when a router is asked for a port |
 //! | [`delivery`] | what becomes of a durable message after an attempt, some news or a restart |
 //! | [`inbox_schedule`], [`message_exchange`] | which message is handed to which agent next; when a peer is sent a batch of them |
+//! | [`wake_schedule`] | when a program that sleeps is started for what waits, and ended again |
 //! | [`progress_reports`], [`task_state`] | when a sender is told how far an agent is with its message; what a durable call is called as a task |
 //! | [`topics`] | who gets what is published, and what those lose who read too slowly |
 //! | [`kept_topics`], [`state_values`] | which messages a node keeps and which go, and what a named subscriber has confirmed; which node's value of a key counts |
@@ -83,6 +84,7 @@ pub mod task_state;
 #[cfg(test)]
 mod testing;
 pub mod topics;
+pub mod wake_schedule;
 
 pub use carrier::{Carrier, Transport};
 pub use remote::{RemoteSource, SourceNetwork};

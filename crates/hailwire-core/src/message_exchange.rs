@@ -20,6 +20,12 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts to reach a peer for which something waits.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
+/// Until it is first looked whether a peer that has messages of this node can still say how they ended.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+
+/// Longest pause between two such looks.
+const LONGEST_LOOK: Duration = Duration::from_secs(60);
+
 /// Batches under way at once, to different peers.
 pub const AT_ONCE: usize = 64;
 
@@ -45,6 +51,8 @@ struct PeerExchange {
     /// More came while a batch was under way.
     more: bool,
     failures: u32,
+    /// Nothing waits for it, and it owes receipts: how often it was looked for since.
+    looks: Option<u32>,
     /// `None` where nothing is new since the last copy.
     copy_due: Option<Instant>,
     copied: Option<Instant>,
@@ -64,10 +72,16 @@ impl MessageExchange {
             due: Some(now),
             more: false,
             failures: 0,
+            looks: None,
             copy_due: None,
             copied: None,
         });
         known.more = true;
+        if known.looks.take().is_some()
+            && let Some(due) = &mut known.due
+        {
+            *due = now.min(*due);
+        }
         if known.failures > 0 {
             known.ask_for_copy(now);
         }
@@ -100,6 +114,15 @@ impl MessageExchange {
         Some(*id)
     }
 
+    /// Whether the batch that is under way to a peer is to be sent even with nothing in it: it looks whether the peer, which owes receipts, still
+    /// hears this node.
+    #[must_use]
+    pub fn is_look(&self, peer: NodeId) -> bool {
+        self.peers
+            .get(&peer)
+            .is_some_and(|known| known.looks.is_some())
+    }
+
     /// The batch to a peer was answered. `more` is to be sent, or may have come meanwhile.
     pub fn handle_answered(&mut self, now: Instant, peer: NodeId, more: bool) {
         self.under_way = self.under_way.saturating_sub(1);
@@ -110,6 +133,21 @@ impl MessageExchange {
             if !more && !known.more {
                 self.peers.remove(&peer);
             }
+        }
+    }
+
+    /// There was nothing to send to a peer, with which a tunnel is up; it has messages of this node and has not said yet how they ended. It is looked for now and then,
+    /// because it may have been restarted, and have no way to a node behind a NAT but the tunnel that this one makes.
+    pub fn handle_awaiting(&mut self, now: Instant, peer: NodeId) {
+        let looks = self.peers.get(&peer).and_then(|known| known.looks);
+        self.handle_answered(now, peer, true);
+        if let Some(known) = self.peers.get_mut(&peer)
+            && !known.more
+        {
+            let looks = looks.unwrap_or(0);
+            let pause = FIRST_LOOK.saturating_mul(1 << looks.min(20));
+            known.looks = Some(looks.saturating_add(1));
+            known.due = Some(now + pause.min(LONGEST_LOOK));
         }
     }
 
@@ -195,6 +233,30 @@ mod tests {
             Some(peer(1))
         );
         exchange.handle_answered(now, peer(1), false);
+        assert_eq!(exchange.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_peer_that_owes_receipts_is_looked_for_now_and_then_and_what_is_new_goes_at_once() {
+        let (mut now, mut exchange) = (start(), MessageExchange::default());
+        exchange.handle_waiting(now, peer(1));
+        let end = now + Duration::from_secs(600);
+        let mut looks = 0;
+        while now < end {
+            assert_eq!(exchange.poll_batch(now), Some(peer(1)));
+            assert_eq!(exchange.is_look(peer(1)), looks > 0);
+            exchange.handle_awaiting(now, peer(1));
+            looks += 1;
+            now = exchange.poll_timeout().unwrap();
+        }
+        assert!((10..=20).contains(&looks), "{looks} in ten minutes");
+        let before = now - Duration::from_secs(10);
+        exchange.handle_waiting(before, peer(1));
+        assert_eq!(exchange.poll_batch(before), Some(peer(1)));
+        exchange.handle_waiting(before, peer(1));
+        exchange.handle_awaiting(before, peer(1));
+        assert_eq!(exchange.poll_batch(before), Some(peer(1)), "more came");
+        exchange.handle_answered(before, peer(1), false);
         assert_eq!(exchange.poll_timeout(), None);
     }
 

@@ -27,6 +27,8 @@ pub struct RouteRequest {
     pub carrier: Option<Carrier>,
     /// The only member of the group that takes it, by its number on its node; 0 for any.
     pub member: u64,
+    /// What it has in common with the calls that are to go to the same member, if it says so.
+    pub affinity: Option<String>,
     /// It does no harm to make it twice, so it may travel in a first flight.
     pub replayable: bool,
 }
@@ -59,6 +61,9 @@ impl RouteRequest {
             address,
             carrier: requested_carrier(header, origin)?,
             member: header.member,
+            affinity: Some(&header.affinity)
+                .filter(|key| !key.is_empty())
+                .cloned(),
             replayable: !header.idempotency_key.is_empty(),
         })
     }

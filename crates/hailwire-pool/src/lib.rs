@@ -39,6 +39,7 @@
 //! | [`slots`] | a fixed set of slots, such as the connections to one agent, and the choice among them |
 //! | [`breaker`] | a circuit breaker, in one atomic word |
 //! | [`affinity`] | which slot a request has |
+//! | [`rendezvous`] | which member a key has its calls go to |
 //!
 //! Members and slots share what is the same for both: [`Strategy`], [`Availability`], [`Outcome`], the count of calls within a bound,
 //! and [`LastSeen`].
@@ -53,6 +54,8 @@ pub mod lease;
 pub mod member;
 mod outcome;
 pub mod pool;
+pub mod rendezvous;
+mod scramble;
 pub mod slots;
 mod strategy;
 
@@ -65,5 +68,6 @@ pub use lease::Lease;
 pub use member::{Member, MemberConfig, Tier};
 pub use outcome::Outcome;
 pub use pool::{NoMember, Pool, PoolConfig};
+pub use rendezvous::{AffinityKey, MemberPlace};
 pub use slots::{NoSlot, SlotSet, SlotView};
 pub use strategy::Strategy;

@@ -14,6 +14,7 @@ use crate::{
     health::{CallAdmission, HealthCell, HealthConfig, MemberHealth, ProbeClaim},
     last_seen::LastSeenCell,
     outcome::Outcome,
+    rendezvous::MemberPlace,
 };
 
 /// How near a member is. A nearer one is preferred as long as it is healthy and has room.
@@ -33,6 +34,8 @@ pub struct MemberConfig {
     pub tier: Tier,
     /// Calls that it takes at once. Default 0, which means no bound.
     pub max_concurrency: u32,
+    /// Which keys go to it. Members of equal places share theirs: the oldest has them. Default: the same for all.
+    pub place: MemberPlace,
 }
 
 /// One member of a group, with its state.
@@ -85,6 +88,12 @@ impl<K, V> Member<K, V> {
     #[must_use]
     pub fn max_concurrency(&self) -> u32 {
         self.config.max_concurrency
+    }
+
+    /// Which keys go to it.
+    #[must_use]
+    pub fn place(&self) -> MemberPlace {
+        self.config.place
     }
 
     /// Calls that it has now.

@@ -23,6 +23,8 @@ use crate::{
     health::{HealthConfig, MemberHealth},
     lease::Lease,
     member::{Member, MemberConfig, Tier},
+    rendezvous::AffinityKey,
+    scramble::scramble,
     strategy::Strategy,
 };
 
@@ -158,6 +160,43 @@ impl<K, V> Pool<K, V> {
         }
     }
 
+    /// Picks the member that a key has its calls go to, among those that `accept` does not refuse: the one with the highest score
+    /// for it that is not down and has room ([`crate::rendezvous`]). Nearness, load and a failure that left it in service do not count, so that a key
+    /// moves only when its member cannot take it.
+    ///
+    /// `accept` is asked about every member, perhaps more than once, and must not use the pool.
+    ///
+    /// # Errors
+    ///
+    /// [`NoMember`]; refused members count as absent.
+    pub fn pick_affine(
+        &self,
+        now: Duration,
+        key: AffinityKey,
+        accept: impl Fn(&Member<K, V>) -> bool,
+    ) -> Result<Lease<K, V>, NoMember> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        // Each further round means that another thread has taken the last room or the probe.
+        loop {
+            let (mut best, mut why) = (None, NoMember::Empty);
+            for member in members.iter().filter(|member| accept(member)) {
+                match eligible(member, now) {
+                    Err(reason) => why = soonest(why, reason),
+                    Ok(_) => {
+                        let score = key.score(member.place());
+                        if best.is_none_or(|(most, _)| score > most) {
+                            best = Some((score, member));
+                        }
+                    }
+                }
+            }
+            let (_, member) = best.ok_or(why)?;
+            if let Some(probe) = member.enter(now) {
+                return Ok(Lease::new(Arc::clone(member), probe));
+            }
+        }
+    }
+
     /// The most welcome of some members.
     fn best<'a>(
         &self,
@@ -188,17 +227,7 @@ impl<K, V> Pool<K, V> {
         lots: RandomDraw,
         now: Duration,
     ) -> Result<MemberRank, NoMember> {
-        let availability = member.availability(now);
-        if availability == Availability::Unavailable {
-            let until = match member.health() {
-                MemberHealth::Down { until } => until,
-                MemberHealth::Healthy | MemberHealth::Suspect { .. } => now,
-            };
-            return Err(NoMember::Down { until });
-        }
-        if !member.has_room() {
-            return Err(NoMember::Full);
-        }
+        let availability = eligible(member, now)?;
         let load = match self.config.strategy {
             Strategy::RoundRobin => 0,
             Strategy::LeastLoaded => member.in_flight(),
@@ -272,6 +301,23 @@ impl<K: Eq, V> Pool<K, V> {
     }
 }
 
+/// How available a member is that a call may go to, or why none may.
+#[inline]
+fn eligible<K, V>(member: &Member<K, V>, now: Duration) -> Result<Availability, NoMember> {
+    let availability = member.availability(now);
+    if availability == Availability::Unavailable {
+        let until = match member.health() {
+            MemberHealth::Down { until } => until,
+            MemberHealth::Healthy | MemberHealth::Suspect { .. } => now,
+        };
+        return Err(NoMember::Down { until });
+    }
+    match member.has_room() {
+        true => Ok(availability),
+        false => Err(NoMember::Full),
+    }
+}
+
 /// The order in which members are preferred; the fields in the order of their weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberRank {
@@ -303,14 +349,6 @@ impl RandomDraw {
         let second = (first + 1 + (lot >> 32) % (count - 1).max(1)) % count;
         index as u64 == first || index as u64 == second
     }
-}
-
-/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
-fn scramble(n: u64) -> u64 {
-    let mut x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
 }
 
 /// What to say of a group when its members give different reasons: the one that ends soonest.

@@ -94,6 +94,12 @@ impl CommandFailure {
         }
     }
 
+    /// Whether the user pressed Ctrl-C.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.exit == exit::INTERRUPTED
+    }
+
     /// The time that `--timeout` allowed has passed.
     #[must_use]
     pub fn timed_out(limit: Duration) -> Self {

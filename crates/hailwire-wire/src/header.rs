@@ -169,6 +169,10 @@ pub struct CallHeader {
     /// whichever that node picks. Its node takes it out.
     #[serde(skip_serializing_if = "is_zero_u64")]
     pub member: u64,
+    /// Calls of one group with equal keys go to the same member of it, as long as that can take them; at most
+    /// [`limits::MAX_AFFINITY`] bytes, empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub affinity: String,
     /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderField>,
@@ -202,6 +206,7 @@ impl CallHeader {
             carrier,
             durable,
             member,
+            affinity,
             headers,
         } = self;
         deadline_ms.is_none()
@@ -217,6 +222,7 @@ impl CallHeader {
                 traceparent,
                 tracestate,
                 carrier,
+                affinity,
             ]
             .iter()
             .all(|text| text.is_empty())
@@ -421,6 +427,9 @@ pub fn decode_call(payload: &Bytes) -> Result<CallHeader, HeaderError> {
     let header: CallHeader = decode(payload)?;
     if header.method.len() > limits::MAX_METHOD {
         return Err(HeaderError::Bound("method"));
+    }
+    if header.affinity.len() > limits::MAX_AFFINITY {
+        return Err(HeaderError::Bound("affinity key"));
     }
     if header.headers.len() > limits::MAX_HEADER_FIELDS {
         return Err(HeaderError::Bound("number of fields"));

@@ -21,6 +21,9 @@ pub const MAX_NAME: usize = 64;
 /// Longest method name.
 pub const MAX_METHOD: usize = 128;
 
+/// Longest affinity key, in bytes.
+pub const MAX_AFFINITY: usize = 256;
+
 /// Longest human-readable message of a status; longer ones are cut when they are made.
 pub const MAX_STATUS_MESSAGE: usize = 1024;
 

@@ -72,6 +72,8 @@ pub mod method {
     pub const MESSAGE_DROP: &str = "message.drop";
     /// [`super::MessageTake`] → `Vec<`[`super::MessageDetail`]`>`.
     pub const MESSAGE_TAKE: &str = "message.take";
+    /// [`super::BacklogWatch`] → lines of JSON, each a [`super::MessageBacklog`]: what waits for an agent, now and whenever it has changed, for as long as they are read.
+    pub const MESSAGE_BACKLOG: &str = "message.backlog";
     /// [`super::MessageVerdict`] → [`super::MessageRow`].
     pub const MESSAGE_ACK: &str = "message.ack";
     /// [`super::MessageSelector`] → [`super::MessageRow`]: one that was sent from here is withdrawn. It has its end at once, or once its receipt comes.
@@ -1193,6 +1195,28 @@ pub struct MessageTake {
     pub most: u32,
     /// For so many milliseconds; after that they are handed over again. 0 for a minute; an hour at most.
     pub lease_ms: u64,
+}
+
+/// Asks what waits for an agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BacklogWatch {
+    /// Which agent.
+    pub agent: String,
+}
+
+/// What waits for an agent at its node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageBacklog {
+    /// Messages that can be taken now, up to as many as one agent may have in hand.
+    pub ready: u64,
+    /// Messages that are not in hand, those included that are due later or come after one in hand.
+    pub waiting: u64,
+    /// Messages in hand.
+    pub in_hand: u64,
+    /// Messages that were handed over or taken by hand since somebody began to watch.
+    pub taken: u64,
 }
 
 /// What became of a message that was taken by hand.

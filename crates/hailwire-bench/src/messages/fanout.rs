@@ -119,7 +119,7 @@ pub(super) async fn measure(
     let server = nats_server(folder.path())?;
     for subscribers in SUBSCRIBERS {
         // As many deliveries in each row.
-        let messages = u64::from(order.sends.saturating_mul(4) / subscribers).max(100);
+        let messages = u64::from(order.deliveries / subscribers).max(100);
         let nodes = TwoNodes::start(order).await?;
         let client = nodes.attach(DESK).await?;
         let mut programs = Vec::new();

@@ -31,6 +31,8 @@ use record::MessageRecord;
 pub struct MessageOptions {
     /// Durable sends in each row of speed; none for no rows.
     pub sends: u32,
+    /// Deliveries to subscribers in each row of what is published; none for no rows.
+    pub deliveries: u32,
     /// Messages of the proof.
     pub messages: u32,
     /// How often a node is killed meanwhile.
@@ -81,6 +83,8 @@ pub async fn run(
         };
         if order.sends > 0 {
             speed::measure(order, &mut keep).await?;
+        }
+        if order.deliveries > 0 {
             fanout::measure(order, &mut keep).await?;
         }
         if order.messages > 0 {

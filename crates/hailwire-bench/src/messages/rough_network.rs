@@ -61,10 +61,10 @@ impl RoughNetwork {
     ///
     /// If dropped, nothing may pass from then on.
     pub(super) async fn disturb(&self, draw: &mut impl FnMut() -> u64) -> Result<(), BenchError> {
-        if draw() % 2 == 0 {
+        if draw().is_multiple_of(2) {
             self.change(SiteChange::Rebind)?;
         }
-        if draw() % 2 == 0 {
+        if draw().is_multiple_of(2) {
             let cut = |shape: &LinkShape| LinkShape {
                 loss: 1.0,
                 ..shape.clone()

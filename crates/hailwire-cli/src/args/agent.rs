@@ -41,6 +41,9 @@ pub(crate) struct DescribeArgs {
 /// HAIL_HEADER_NAME for each header; HAIL_DATA leads `hail` to this node. An exit status other than 0 is an error with the tail of
 /// stderr as its details. All processes that CMD started end with its call.
 ///
+/// With --on-message CMD answers no calls: it is started while durable messages wait for NAME, and takes them by itself, as the library does or
+/// with `hail inbox take`. HAIL_AGENT is NAME, HAIL_WAITING how many wait.
+///
 /// The agent is served until this command ends. With --keep it is written into agents.kdl in the data folder instead, and
 /// the node serves it from then on, also after a restart.
 #[derive(Debug, Args)]
@@ -107,7 +110,7 @@ pub(crate) struct ServeRunArgs {
         long,
         value_name = "FILE",
         conflicts_with_all = [
-            "name", "keep", "describe", "tag", "agent_version", "schema", "max", "lines", "keys", "grace", "folder", "env", "user",
+            "name", "keep", "describe", "tag", "agent_version", "schema", "max", "lines", "keys", "on_message", "idle", "grace", "folder", "env", "user",
             "command",
         ]
     )]
@@ -124,7 +127,7 @@ pub(crate) struct ServeRunArgs {
     /// File that states its methods, as JSON: {"methods": [{"name": …, "inputSchema": …}]}, or a JSON Schema of the only method's body; at most 48 KiB
     #[arg(long, value_name = "FILE")]
     pub(crate) schema: Option<PathBuf>,
-    /// Most concurrent calls and processes; further calls are refused [default: 64; with --lines unlimited]
+    /// Most concurrent calls and processes; further calls are refused [default: 64; with --lines unlimited; with --on-message 1, and 64 at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max: Option<u32>,
     /// Keep one process and exchange one line per call, one call after another; without HAIL_ variables
@@ -133,6 +136,12 @@ pub(crate) struct ServeRunArgs {
     /// With --lines: prefix each request line with a key and a tab, which CMD must repeat before its answer
     #[arg(long, requires = "lines")]
     pub(crate) keys: bool,
+    /// Start CMD while durable messages wait for NAME, which it takes by itself, and end it when none do
+    #[arg(long, conflicts_with_all = ["describe", "tag", "agent_version", "schema", "lines"])]
+    pub(crate) on_message: bool,
+    /// With --on-message: end CMD once for so long no message waited and none was in hand [default: 30s]
+    #[arg(long, value_name = "D", value_parser = duration, requires = "on_message")]
+    pub(crate) idle: Option<Duration>,
     /// Time between SIGTERM and SIGKILL for processes that outlive their call
     #[arg(long, value_name = "D", value_parser = duration, default_value = "2s")]
     pub(crate) grace: Duration,
@@ -174,6 +183,9 @@ pub(crate) struct CallHeaderArgs {
     /// Idempotency key: calls with equal keys are the same work and may be retried
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
+    /// Affinity key: calls of a group with equal keys go to the same member, as long as it can take them
+    #[arg(long, value_name = "KEY")]
+    pub(crate) affinity: Option<String>,
 }
 
 /// Call an agent and stream its answer to stdout as it arrives

@@ -90,7 +90,8 @@ pub(super) fn prepare(client: &Client, call: plan::CallPlan) -> Call {
         .priority(call.priority)
         .content_type(call.content_type)
         .carrier(call.carrier)
-        .idempotency_key(call.idempotency_key);
+        .idempotency_key(call.idempotency_key)
+        .affinity(call.affinity);
     for (name, value) in call.headers {
         builder = builder.header(name, value);
     }

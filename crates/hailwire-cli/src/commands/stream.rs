@@ -13,6 +13,7 @@ pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<()
         .method(call.method)
         .content_type(call.content_type)
         .idempotency_key(call.idempotency_key)
+        .affinity(call.affinity)
         .carrier(call.carrier)
         .priority(call.priority);
     for (name, value) in call.headers {

@@ -11,6 +11,15 @@ pub(crate) const DEFAULT_MAX: u32 = 64;
 /// Time between SIGTERM and SIGKILL unless `--grace` says otherwise.
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
+/// Programs of an agent with `on-message` that run at once unless `--max` says otherwise.
+pub(crate) const DEFAULT_WOKEN: u32 = 1;
+
+/// Most programs of an agent with `on-message`: as many as one agent may have messages in hand.
+pub(crate) const MAX_WOKEN: u32 = 64;
+
+/// How long nothing waits and nothing is in hand before the programs of an agent with `on-message` are ended.
+pub(crate) const DEFAULT_IDLE: Duration = Duration::from_secs(30);
+
 /// A program to serve as an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentSpec {
@@ -24,6 +33,8 @@ pub(crate) struct AgentSpec {
     pub(crate) max: u32,
     pub(crate) lines: bool,
     pub(crate) keys: bool,
+    /// The program takes durable messages by itself, and runs while there are any.
+    pub(crate) on_message: Option<OnMessage>,
     pub(crate) grace: Duration,
     pub(crate) restart: RestartDelays,
     /// Where the program runs; `None`: where `hail` runs.
@@ -48,6 +59,7 @@ impl AgentSpec {
             max: DEFAULT_MAX,
             lines: false,
             keys: false,
+            on_message: None,
             grace: DEFAULT_GRACE,
             restart: RestartDelays::default(),
             folder: None,
@@ -75,8 +87,19 @@ impl AgentSpec {
 }
 
 /// The default of `max`: one process answers all calls of an agent with `lines`.
-pub(crate) fn default_max(lines: bool) -> u32 {
-    if lines { 0 } else { DEFAULT_MAX }
+pub(crate) fn default_max(lines: bool, on_message: bool) -> u32 {
+    match (lines, on_message) {
+        (_, true) => DEFAULT_WOKEN,
+        (true, false) => 0,
+        (false, false) => DEFAULT_MAX,
+    }
+}
+
+/// How a program is started for durable messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnMessage {
+    /// How long nothing waits and nothing is in hand before it is ended.
+    pub(crate) idle: Duration,
 }
 
 /// How long a program that ended without having answered anything is left alone before it is started again: `min` after the

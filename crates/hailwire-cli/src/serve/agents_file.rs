@@ -20,6 +20,11 @@
 //!     keys #true
 //!     restart min="200ms" max="1m"
 //! }
+//! agent "nightly" {
+//!     command "./nightly"
+//!     on-message #true
+//!     idle "30s"
+//! }
 //! ```
 //!
 //! A file is valid as a whole, or its first mistake is told with line, column and what to write. Whether a program or a user exists
@@ -40,7 +45,7 @@ use hailwire_kdl::{DurationText, FileError, KdlNode, TextMistake};
 use hailwire_wire::{AgentName, limits};
 
 use super::{
-    agent_spec::{AgentSpec, RestartDelays, default_max},
+    agent_spec::{AgentSpec, DEFAULT_IDLE, MAX_WOKEN, OnMessage, RestartDelays, default_max},
     program_file::find_program,
     program_user::find_user,
     schema_file,
@@ -68,10 +73,31 @@ const MAX_WORDS: usize = 1024;
 const GRACES: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 const DELAYS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(3600);
 
+/// What `idle` may be.
+const IDLES: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
+
 /// The settings of an agent.
-const SETTINGS: [&str; 13] = [
-    "command", "describe", "tag", "version", "schema", "max", "lines", "keys", "grace", "restart",
-    "folder", "env", "user",
+const SETTINGS: [&str; 15] = [
+    "command",
+    "describe",
+    "tag",
+    "version",
+    "schema",
+    "max",
+    "lines",
+    "keys",
+    "on-message",
+    "idle",
+    "grace",
+    "restart",
+    "folder",
+    "env",
+    "user",
+];
+
+/// Settings of what callers are answered, which a program with `on-message` says by itself when it attaches.
+const NOT_WOKEN: [&str; 7] = [
+    "describe", "tag", "version", "schema", "lines", "keys", "restart",
 ];
 
 /// A valid file.
@@ -242,15 +268,20 @@ fn agent(node: &KdlNode, folder: &Path) -> Result<DeclaredAgent, TextMistake> {
     };
     agent.spec.folder = Some(folder.to_owned());
     let (mut max, mut keys_at) = (None, None);
+    let (mut idle, mut not_woken) = (None, None);
     hailwire_kdl::settings(node, "agent", &SETTINGS, |inner| {
         let at = inner.name().span().offset();
         match inner.name().value() {
             "max" => max = Some(hailwire_kdl::number(inner, 1..=u32::MAX)?),
             "keys" => keys_at = hailwire_kdl::yes(inner)?.then_some(at),
+            "idle" => idle = Some((idle_time(inner)?, at)),
             "command" => agent.command_at = at,
             "user" => agent.user_at = at,
             "schema" => agent.schema_at = at,
             _ => {}
+        }
+        if NOT_WOKEN.contains(&inner.name().value()) {
+            not_woken.get_or_insert((inner.name().value().to_owned(), at));
         }
         setting(&mut agent.spec, inner, folder)
     })?;
@@ -264,7 +295,23 @@ fn agent(node: &KdlNode, folder: &Path) -> Result<DeclaredAgent, TextMistake> {
         let mistake = TextMistake::at(at, "`keys` is for an agent with `lines`");
         return Err(mistake.hint("write also: lines #true"));
     }
-    spec.max = max.unwrap_or(default_max(spec.lines));
+    spec.max = max.unwrap_or(default_max(spec.lines, spec.on_message.is_some()));
+    if let (None, Some((_, at))) = (spec.on_message, idle) {
+        let mistake = TextMistake::at(at, "`idle` is for an agent with `on-message`");
+        return Err(mistake.hint("write also: on-message #true"));
+    }
+    if let Some(on_message) = &mut spec.on_message {
+        on_message.idle = idle.map_or(on_message.idle, |(idle, _)| idle);
+        if let Some((name, at)) = not_woken {
+            let what = format!("`{name}` is not for an agent with `on-message`");
+            let hint = "its program is started for messages and attaches, or takes them, by itself";
+            return Err(TextMistake::at(at, what).hint(hint));
+        }
+        if spec.max > MAX_WOKEN {
+            let what = format!("with `on-message`, `max` is at most {MAX_WOKEN}");
+            return Err(TextMistake::of(node, what));
+        }
+    }
     Ok(agent)
 }
 
@@ -290,6 +337,10 @@ fn setting(spec: &mut AgentSpec, node: &KdlNode, folder: &Path) -> Result<(), Te
         }
         "lines" => spec.lines = hailwire_kdl::yes(node)?,
         "keys" => spec.keys = hailwire_kdl::yes(node)?,
+        "on-message" => {
+            let idle = DEFAULT_IDLE;
+            spec.on_message = hailwire_kdl::yes(node)?.then_some(OnMessage { idle });
+        }
         "grace" => {
             let DurationText(grace) = hailwire_kdl::single(node)?;
             spec.grace = hailwire_kdl::within(node, grace, GRACES, hailwire_kdl::written_time)?;
@@ -318,6 +369,11 @@ fn setting(spec: &mut AgentSpec, node: &KdlNode, folder: &Path) -> Result<(), Te
         _ => {}
     }
     Ok(())
+}
+
+fn idle_time(node: &KdlNode) -> Result<Duration, TextMistake> {
+    let DurationText(idle) = hailwire_kdl::single(node)?;
+    hailwire_kdl::within(node, idle, IDLES, hailwire_kdl::written_time)
 }
 
 fn restart(node: &KdlNode) -> Result<RestartDelays, TextMistake> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use hailwire_kdl::{KdlNode, TextMistake};
 use hailwire_wire::AgentName;
 
-use super::agent_spec::{AgentSpec, DEFAULT_GRACE, RestartDelays, default_max};
+use super::agent_spec::{AgentSpec, DEFAULT_GRACE, DEFAULT_IDLE, RestartDelays, default_max};
 
 /// The text with this agent, in the place of one of the same name or at the end.
 ///
@@ -103,7 +103,7 @@ fn written(spec: &AgentSpec) -> Result<String, TextMistake> {
     if let Some(schema) = spec.schema.as_ref().and_then(|path| path.to_str()) {
         setting("schema", quoted(schema));
     }
-    if spec.max != default_max(spec.lines) {
+    if spec.max != default_max(spec.lines, spec.on_message.is_some()) {
         setting("max", spec.max.to_string());
     }
     if spec.lines {
@@ -113,6 +113,12 @@ fn written(spec: &AgentSpec) -> Result<String, TextMistake> {
         setting("keys", "#true".to_owned());
     }
     let time = |time| quoted(&hailwire_kdl::written_time(time));
+    if let Some(on_message) = &spec.on_message {
+        setting("on-message", "#true".to_owned());
+        if on_message.idle != DEFAULT_IDLE {
+            setting("idle", time(&on_message.idle));
+        }
+    }
     if spec.grace != DEFAULT_GRACE {
         setting("grace", time(&spec.grace));
     }

@@ -135,7 +135,7 @@ impl CommandAgent {
 }
 
 /// The program of an agent, with whatever it needs at hand.
-fn program(spec: &AgentSpec, context: &ProgramContext) -> Result<AgentProgram, Status> {
+pub(crate) fn program(spec: &AgentSpec, context: &ProgramContext) -> Result<AgentProgram, Status> {
     let here = Path::new(".");
     let folder = spec.folder.as_deref().unwrap_or(here);
     if !folder.is_dir() {

@@ -73,8 +73,10 @@ pub(crate) struct ServedAgent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ServedState {
-    /// It can be called.
+    /// It can be called; with `on-message`: its program runs.
     Serving,
+    /// Its program is started for the next message.
+    Sleeping,
     /// It is being offered to the node.
     Starting,
     /// Its program answered nothing and is left alone for a while.
@@ -89,6 +91,7 @@ impl ServedState {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Serving => "serving",
+            Self::Sleeping => "sleeping",
             Self::Starting => "starting",
             Self::Restarting => "restarting",
             Self::Failed => "failed",

@@ -9,6 +9,7 @@
 //! | `HAIL_PRIORITY` | `critical`, `high`, `medium` or `low` |
 //! | `HAIL_DEADLINE_MS` | milliseconds left when the call arrived; unset for no deadline |
 //! | `HAIL_IDEMPOTENCY_KEY` | equal for retries of the same work |
+//! | `HAIL_AFFINITY` | the affinity key; empty for none |
 //! | `HAIL_TRACEPARENT` | W3C trace context |
 //! | `HAIL_DATA` | the data folder of the node that serves it, so that `hail` speaks with that node (`command_agent.rs`) |
 //! | `HAIL_HEADER_NAME` | the header field `name`: letters in upper case, all but letters and digits as `_` |
@@ -44,6 +45,7 @@ pub(crate) fn variables(
             "HAIL_IDEMPOTENCY_KEY".to_owned(),
             header.idempotency_key.clone(),
         ),
+        ("HAIL_AFFINITY".to_owned(), header.affinity.clone()),
         ("HAIL_TRACEPARENT".to_owned(), header.traceparent.clone()),
     ];
     if let Some(ms) = header.deadline_ms {
@@ -96,6 +98,7 @@ mod tests {
             method: "find".into(),
             from: "editor".parse().unwrap(),
             deadline_ms: Some(1500),
+            affinity: "user-7".into(),
             headers: vec![
                 ("content-lang".into(), "en".into()),
                 ("Content_Lang".into(), "de".into()),
@@ -108,6 +111,7 @@ mod tests {
         assert_eq!(find(&variables, "HAIL_FROM"), Some("editor"));
         assert_eq!(find(&variables, "HAIL_NODE"), Some(id.to_string().as_str()));
         assert_eq!(find(&variables, "HAIL_DEADLINE_MS"), Some("1500"));
+        assert_eq!(find(&variables, "HAIL_AFFINITY"), Some("user-7"));
         assert_eq!(find(&variables, "HAIL_HEADER_CONTENT_LANG"), Some("en"));
     }
 

@@ -3,7 +3,8 @@
 //! By default ([`each_call`]) every call runs CMD in a process group of its own: the body goes to
 //! its stdin, its stdout is the answer as it appears, and an exit status other than 0 is an error
 //! with the tail of stderr as its details. With `--lines` ([`lines`]) one process is kept and each
-//! call is one line to it and one line back.
+//! call is one line to it and one line back. With `--on-message` ([`wake_agent`]) CMD answers no calls: it is started while durable messages
+//! wait, and takes them by itself.
 //!
 //! Promises:
 //!
@@ -49,6 +50,7 @@ pub(crate) mod schema_file;
 pub(crate) mod supervisor;
 pub(crate) mod supervisor_lock;
 pub(crate) mod tail;
+pub(crate) mod wake_agent;
 
 use std::{ffi::OsString, path::PathBuf, process::Stdio, time::Duration};
 
@@ -99,7 +101,12 @@ impl AgentProgram {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let failed = |failure: StartFailure| match failure {
+        let spawned = reaper.spawn(&mut command, self.grace, slot);
+        spawned.map_err(|failure| self.not_started(failure))
+    }
+
+    fn not_started(&self, failure: StartFailure) -> Status {
+        match failure {
             StartFailure::System(error) => {
                 let program = self.program.to_string_lossy();
                 let message = format!("cannot start the agent's program `{program}`");
@@ -108,8 +115,7 @@ impl AgentProgram {
                     .with_hint("its operator can check the command line of `hail serve`")
             }
             stopping @ StartFailure::Stopping => stopping.into(),
-        };
-        reaper.spawn(&mut command, self.grace, slot).map_err(failed)
+        }
     }
 
     /// The program with what the operator says of it, and nothing of a call.

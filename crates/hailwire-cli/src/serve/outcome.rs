@@ -37,6 +37,15 @@ pub(crate) fn status(exit: ExitStatus, stderr: &TailBuffer) -> Status {
     status.with_details(stderr.text())
 }
 
+/// How a program ended, for its operator.
+pub(crate) fn ended(exit: ExitStatus) -> String {
+    match (exit.code(), exit.signal()) {
+        (Some(number), _) => format!("exit status {number}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "it failed".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

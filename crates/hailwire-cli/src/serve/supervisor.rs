@@ -27,12 +27,13 @@ use super::{
     agent_spec::AgentSpec,
     agents_file::AgentsFile,
     backoff::AttachBackoff,
-    command_agent::{CommandAgent, ProgramContext},
+    command_agent::{CommandAgent, ProgramContext, program},
     control::{
         ServedAgent, ServedAgents, ServedState, SupervisorControl, SupervisorRequest, not_kept,
     },
     file_watch::FileWatch,
     program_slot::AgentCounters,
+    wake_agent::WakeAgent,
 };
 
 /// First and longest pause before an agent that the node refused is offered again.
@@ -77,9 +78,17 @@ struct SupervisedAgent {
     spec: AgentSpec,
     counters: Arc<AgentCounters>,
     /// `None` where its program is not there.
-    command: Option<CommandAgent>,
+    program: Option<SuppliedProgram>,
     handle: Option<ServeHandle>,
     state: OfferState,
+}
+
+/// What answers for an agent.
+enum SuppliedProgram {
+    /// Its calls are answered here.
+    Command(Box<CommandAgent>),
+    /// It is started for messages, and does the rest by itself.
+    Wake(WakeAgent),
 }
 
 #[derive(Debug)]
@@ -129,9 +138,13 @@ impl AgentSupervisor {
             Some(before) => (before.counters, before.handle),
             None => (Arc::default(), None),
         };
-        let made = CommandAgent::new(&spec, &self.context, &counters);
-        let (command, state, done) = match made {
-            Ok(command) => (Some(command), OfferState::Starting, Ok(())),
+        let (program, state, done) = match supplied(&spec, &self.context, &counters) {
+            Ok(program) => {
+                if matches!(program, SuppliedProgram::Wake(_)) {
+                    handle = None;
+                }
+                (Some(program), OfferState::Starting, Ok(()))
+            }
             Err(status) => {
                 handle = None;
                 (None, OfferState::Failed(status.clone()), Err(status))
@@ -139,7 +152,7 @@ impl AgentSupervisor {
         };
         let agent = SupervisedAgent {
             counters,
-            command,
+            program,
             handle,
             state,
             spec,
@@ -246,7 +259,7 @@ impl AgentSupervisor {
         self.node = None;
         for agent in self.agents.values_mut() {
             agent.handle = None;
-            if agent.command.is_some() {
+            if agent.program.is_some() {
                 agent.state = OfferState::Starting;
             }
         }
@@ -268,7 +281,7 @@ impl AgentSupervisor {
         for name in self.names() {
             let agent = self.agents.get(&name);
             let refused = |agent: &SupervisedAgent| {
-                agent.command.is_some() && matches!(agent.state, OfferState::Failed(_))
+                agent.program.is_some() && matches!(agent.state, OfferState::Failed(_))
             };
             if agent.is_some_and(refused) {
                 self.offer(&name).await;
@@ -290,12 +303,13 @@ impl AgentSupervisor {
         let (Some(node), Some(agent)) = (&self.node, self.agents.get_mut(name)) else {
             return;
         };
-        let Some(command) = &agent.command else {
-            return;
-        };
-        let offered = match &mut agent.handle {
-            Some(handle) => command.offer_anew(handle, &agent.spec).await,
-            None => command
+        let offered = match (&agent.program, &mut agent.handle) {
+            (None, _) => return,
+            (Some(SuppliedProgram::Wake(wake)), _) => wake.attach(&node.client).await,
+            (Some(SuppliedProgram::Command(command)), Some(handle)) => {
+                command.offer_anew(handle, &agent.spec).await
+            }
+            (Some(SuppliedProgram::Command(command)), None) => command
                 .offer(&node.client, &agent.spec)
                 .await
                 .map(|handle| agent.handle = Some(handle)),
@@ -473,7 +487,14 @@ impl SupervisedAgent {
             (OfferState::Failed(status), _) => (ServedState::Failed, status.message.clone(), None),
             (OfferState::Starting, _) => (ServedState::Starting, String::new(), None),
             (OfferState::Serving, Some((left, why))) => (ServedState::Restarting, why, Some(left)),
-            (OfferState::Serving, None) => (ServedState::Serving, String::new(), None),
+            (OfferState::Serving, None) => {
+                let on_message = self.spec.on_message.is_some();
+                let state = match on_message && self.counters.processes.load(Relaxed) == 0 {
+                    true => ServedState::Sleeping,
+                    false => ServedState::Serving,
+                };
+                (state, String::new(), None)
+            }
         };
         let folder = self.spec.folder.as_deref();
         ServedAgent {
@@ -492,6 +513,25 @@ impl SupervisedAgent {
             restarts: self.counters.restarts.load(Relaxed),
         }
     }
+}
+
+/// What answers for an agent as it is declared.
+fn supplied(
+    spec: &AgentSpec,
+    context: &ProgramContext,
+    counters: &Arc<AgentCounters>,
+) -> Result<SuppliedProgram, Status> {
+    Ok(match spec.on_message {
+        Some(on_message) => {
+            let program = program(spec, context)?;
+            let wake = WakeAgent::new(spec, on_message, program, context, counters);
+            SuppliedProgram::Wake(wake)
+        }
+        None => {
+            let command = CommandAgent::new(spec, context, counters)?;
+            SuppliedProgram::Command(Box::new(command))
+        }
+    })
 }
 
 /// Whether offering it again cannot help.

@@ -59,6 +59,7 @@ pages! {
     guide_coordination: "docs/guide/coordination.md",
     guide_kept_topics: "docs/guide/kept-topics.md",
     guide_first_call: "docs/guide/first-call.md",
+    guide_groups: "docs/guide/groups.md",
     guide_hub: "docs/guide/hub.md",
     guide_inspection_agents: "docs/guide/inspection-agents.md",
     guide_install: "docs/guide/install.md",

@@ -16,12 +16,12 @@ fn members(nodes: &mut TestNodes) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .expect("a process");
+        .unwrap_or_else(|error| panic!("{error}"));
     first_line(&mut hub);
     let invited = nodes.run("hub", &["--json", "hub", "invite", "--uses", "2"]);
     let ticket = invited.ok().json()["ticket"]
         .as_str()
-        .expect("a ticket")
+        .unwrap_or_default()
         .to_owned();
     for node in ["desk", "lap"] {
         nodes.up(node);
@@ -40,11 +40,14 @@ fn leads(nodes: &TestNodes, node: &str, options: &[&str]) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("a process")
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn token(child: &mut Child) -> u64 {
-    first_line(child).trim().parse().expect("a token")
+    let line = first_line(child);
+    line.trim()
+        .parse()
+        .unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
 #[test]

@@ -27,6 +27,8 @@ mod leases;
 mod messages;
 mod nodes;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod on_message;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod packages;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod port_mapping;

@@ -90,9 +90,9 @@ impl World {
             Packet::WithdrawalNoted(m) => !unwanted_told[*m] && !sent[*m].is_final(),
             Packet::Offer(_) | Packet::Receipt(..) | Packet::Withdraw(_) => true,
         });
-        for m in 0..MESSAGES {
-            self.offered[m] |= sent[m] != MessageState::Stored;
-            self.unwanted_told[m] |= sent[m].is_final();
+        for (m, sent) in sent.into_iter().enumerate() {
+            self.offered[m] |= sent != MessageState::Stored;
+            self.unwanted_told[m] |= sent.is_final();
             let ended = self.kept[m].is_some_and(|(state, _)| state.is_final());
             self.withdrawn[m] |= ended;
         }

@@ -183,6 +183,28 @@ async fn members_who_trust_each_other_call_by_name_without_a_ticket_between_them
 }
 
 #[tokio::test]
+async fn many_calls_at_once_to_a_name_that_was_never_asked_for_are_one_question() {
+    let hub = TestHub::with(|config| {
+        config.trust = MemberTrust::Members;
+        config.bounds.lookups_per_minute = 20;
+    })
+    .await;
+    let alice = Member::of(&hub, "alice").await;
+    let bob = Member::of(&hub, "bob").await;
+    let _echo = bob.serve_echo("echo").await;
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        calls.spawn(alice.client.call("echo@bob").deadline(TIMEOUT).send());
+    }
+    while let Some(answered) = calls.join_next().await {
+        answered.unwrap().unwrap();
+    }
+    alice.stop().await;
+    bob.stop().await;
+    hub.hub.shutdown().await;
+}
+
+#[tokio::test]
 async fn members_of_a_closed_hub_see_each_other_and_may_not_call() {
     let hub = trusting(MemberTrust::Nobody).await;
     let alice = Member::of(&hub, "alice").await;

@@ -5,6 +5,7 @@
     reason = "what the helpers of a test miss fails the test"
 )]
 
+mod affine;
 mod chance;
 mod health;
 mod pick;

@@ -116,6 +116,7 @@ fn the_local_go_first_and_the_remote_take_what_is_left_over() {
         MemberConfig {
             tier: Tier::Local,
             max_concurrency: 2,
+            ..MemberConfig::default()
         },
     );
     let held: Vec<_> = (0..4).map(|_| pool.pick(NOW).unwrap()).collect();

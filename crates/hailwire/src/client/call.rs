@@ -116,6 +116,15 @@ impl Call {
         self
     }
 
+    /// Has calls of one group with equal keys go to the same member of it, here or on another node, as long as that is not down and has
+    /// room; then they go to the next in the key's own order, and come back. At most
+    /// [`MAX_AFFINITY`](hailwire_wire::limits::MAX_AFFINITY) bytes; empty, the default, for whichever is nearest and least loaded. The
+    /// agent can read it. A node that is older than this field picks any member.
+    pub fn affinity(mut self, key: impl Into<String>) -> Self {
+        self.header.affinity = key.into();
+        self
+    }
+
     /// Sends it as a durable message instead: resolves once this machine's node has it on disk, and says by which id. The node keeps it until the
     /// agent's node has it, and that one until the agent has done it, however often either of them is restarted; it is handed over
     /// again where the agent was gone before it said so. The deadline is how long it is worth anything, a week by default.
@@ -269,6 +278,12 @@ impl StreamBuilder {
     /// Marks the stream as one that may be opened again: equal keys mean the same work.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.call = self.call.idempotency_key(key);
+        self
+    }
+
+    /// Goes where the calls with this key go, as [`Call::affinity`].
+    pub fn affinity(mut self, key: impl Into<String>) -> Self {
+        self.call = self.call.affinity(key);
         self
     }
 

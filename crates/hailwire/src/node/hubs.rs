@@ -30,7 +30,7 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 use super::{
     NodeInner, StoreError, listen,
     manage::micros,
-    messages, now_unix, sockets,
+    messages, now_unix, resolve, sockets,
     store::{HubRow, NodeStore, TrustOrigin},
     trust::{NewPeer, store_status},
 };
@@ -63,6 +63,7 @@ pub(super) struct Hubs {
     sequence: Mutex<u64>,
     /// What they said of names.
     pub(super) names: Mutex<HubNames>,
+    pub(super) questions: resolve::NameQuestions,
 }
 
 #[derive(Debug)]
@@ -107,6 +108,7 @@ impl Hubs {
             changes: watch::Sender::new(0),
             sequence: Mutex::new(last.and_then(|last| last.parse().ok()).unwrap_or(0)),
             names: Mutex::new(HubNames::restore(store.hub_answers()?)),
+            questions: resolve::NameQuestions::default(),
         };
         for row in rows {
             match hubs.make(row, key) {

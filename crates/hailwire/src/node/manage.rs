@@ -106,6 +106,7 @@ async fn manage(
         method::MESSAGE_RETRY => json(&messages::manage::retry(&node, &parse(&body)?).await?),
         method::MESSAGE_DROP => json(&messages::manage::remove(&node, &parse(&body)?).await?),
         method::MESSAGE_TAKE => json(&messages::manage::take(&node, &parse(&body)?).await?),
+        method::MESSAGE_BACKLOG => messages::watch_backlog(&node, &parse(&body)?),
         method::MESSAGE_ACK => json(&messages::manage::judge(&node, parse(&body)?).await?),
         method::LEASE_ASK => json(&leases::ask(&node, parse(&body)?).await?),
         method::LEASE_RELEASE => json(&leases::release(&node, parse(&body)?).await?),

@@ -222,7 +222,7 @@ impl NodeBuilder {
                 measured: doctor::Measured::default(),
             },
             trust: trust::TrustStore::load(store)?,
-            registry: registry::Registry::new(),
+            registry: registry::Registry::new(id),
             peers: peers::Peers::new(id),
             hubs,
             messages,

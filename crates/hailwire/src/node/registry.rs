@@ -15,7 +15,9 @@ use std::{
 
 use foldhash::HashMap;
 use hailwire_core::{grants::Grant, offer_capacity::OfferCapacity};
-use hailwire_pool::{Lease, Member, MemberConfig, NoMember, Outcome, Pool, Tier};
+use hailwire_pool::{
+    AffinityKey, Lease, Member, MemberConfig, MemberPlace, NoMember, Outcome, Pool, Tier,
+};
 use hailwire_wire::{
     AgentName, Code, NodeId, Status,
     header::{AgentOffer, RegisterHeader},
@@ -85,6 +87,7 @@ impl MemberTarget {
 
 #[derive(Debug)]
 pub(crate) struct Registry {
+    own: NodeId,
     groups: RwLock<HashMap<AgentName, Arc<AgentGroup>>>,
     /// What each peer offered last, to find the difference when it changes.
     offered: Mutex<HashMap<NodeId, HashSet<AgentName>>>,
@@ -95,8 +98,9 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(own: NodeId) -> Self {
         Self {
+            own,
             groups: RwLock::default(),
             offered: Mutex::default(),
             next: AtomicU64::new(1),
@@ -121,9 +125,10 @@ impl Registry {
         let config = MemberConfig {
             tier: Tier::Local,
             max_concurrency: register.max_concurrency,
+            ..MemberConfig::default()
         };
         let name = register.name.clone();
-        self.insert(name, MemberKey::Local(number), target, config);
+        self.insert_local(name, number, target, config);
         self.changed.notify_one();
         Ok(number)
     }
@@ -182,6 +187,7 @@ impl Registry {
         let config = MemberConfig {
             tier: Tier::Remote,
             max_concurrency: 0,
+            place: MemberPlace::new(id.as_bytes(), 0),
         };
         let name = offer.name.clone();
         let target = MemberTarget::Peer { id, offer, bare };
@@ -237,8 +243,9 @@ impl Registry {
         name: &AgentName,
         local_only: bool,
         excluded: &[MemberKey],
+        affinity: Option<AffinityKey>,
     ) -> Result<MemberLease, Status> {
-        self.pick_where(name, |member| {
+        self.pick_where(name, affinity, |member| {
             let takes = match member.value() {
                 MemberTarget::Peer { bare, .. } => *bare && !local_only,
                 MemberTarget::Handler { .. } | MemberTarget::Attached { .. } => true,
@@ -254,7 +261,7 @@ impl Registry {
     /// As [`Registry::pick`].
     pub(crate) fn pick_number(&self, name: &AgentName, number: u64) -> Result<MemberLease, Status> {
         let key = MemberKey::Local(number);
-        let picked = self.pick_where(name, |member| *member.key() == key);
+        let picked = self.pick_where(name, None, |member| *member.key() == key);
         picked.map_err(|status| match status.code {
             Code::NotFound => Status::new(
                 Code::NotFound,
@@ -268,24 +275,27 @@ impl Registry {
     fn pick_where(
         &self,
         name: &AgentName,
+        affinity: Option<AffinityKey>,
         accept: impl Fn(&Member<MemberKey, MemberTarget>) -> bool,
     ) -> Result<MemberLease, Status> {
         let group = self.group(name).ok_or_else(|| not_found(name))?;
-        group
-            .pick_where(self.now(), accept)
-            .map_err(|why| match why {
-                NoMember::Empty => not_found(name),
-                NoMember::Full => Status::new(
-                    Code::ResourceExhausted,
-                    format!("all members of `{name}` are at their limit of calls"),
-                )
-                .with_hint("call again later, or start another member of the same name"),
-                NoMember::Down { .. } => Status::new(
-                    Code::Unavailable,
-                    format!("no member of `{name}` is healthy now"),
-                )
-                .with_hint("call again in a moment; `hail status` shows what is up"),
-            })
+        let picked = match affinity {
+            Some(key) => group.pick_affine(self.now(), key, accept),
+            None => group.pick_where(self.now(), accept),
+        };
+        picked.map_err(|why| match why {
+            NoMember::Empty => not_found(name),
+            NoMember::Full => Status::new(
+                Code::ResourceExhausted,
+                format!("all members of `{name}` are at their limit of calls"),
+            )
+            .with_hint("call again later, or start another member of the same name"),
+            NoMember::Down { .. } => Status::new(
+                Code::Unavailable,
+                format!("no member of `{name}` is healthy now"),
+            )
+            .with_hint("call again in a moment; `hail status` shows what is up"),
+        })
     }
 
     /// Agents attached over the local socket.
@@ -311,7 +321,7 @@ impl Registry {
 
     /// A peer that offers an agent and takes calls that name no node.
     pub(crate) fn peer_with(&self, name: &AgentName) -> Option<NodeId> {
-        let picked = self.pick(name, false, &[]).ok()?;
+        let picked = self.pick(name, false, &[], None).ok()?;
         match picked.value() {
             MemberTarget::Peer { id, .. } => Some(*id),
             MemberTarget::Handler { .. } | MemberTarget::Attached { .. } => None,
@@ -403,6 +413,26 @@ impl Registry {
             .cloned()
     }
 
+    /// Enters a member of this machine in the first place that is free, so that a program that is started again has the keys of the one
+    /// that ended.
+    fn insert_local(
+        &self,
+        name: AgentName,
+        number: u64,
+        target: MemberTarget,
+        config: MemberConfig,
+    ) {
+        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        let group = groups.entry(name).or_default();
+        let members = group.members();
+        let locals = members.iter().filter(|member| member.tier() == Tier::Local);
+        let taken: HashSet<u64> = locals.map(|member| member.place().number()).collect();
+        let free = (0..).find(|place| !taken.contains(place)).unwrap_or(number);
+        let place = MemberPlace::new(self.own.as_bytes(), free);
+        let config = MemberConfig { place, ..config };
+        group.insert(MemberKey::Local(number), target, config);
+    }
+
     fn insert(&self, name: AgentName, key: MemberKey, target: MemberTarget, config: MemberConfig) {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
         groups.entry(name).or_default().insert(key, target, config);
@@ -462,7 +492,7 @@ mod tests {
                 self.0.remove(&self.1, self.2);
             }
         }
-        let registry = Arc::new(Registry::new());
+        let registry = Arc::new(Registry::new(NodeId::from_bytes([9; 32])));
         let (inner, outer) = (Agent::new("inner").unwrap(), Agent::new("outer").unwrap());
         let number = registry.add(handler(&inner)).unwrap();
         let owned = OwnedAgent(registry.clone(), inner.register.name.clone(), number);
@@ -490,33 +520,33 @@ mod tests {
 
     #[tokio::test]
     async fn local_members_are_called_before_peers() {
-        let registry = Registry::new();
+        let registry = Registry::new(NodeId::from_bytes([9; 32]));
         let peer = NodeId::from_bytes([1; 32]);
         registry.set_offers(peer, offers(&["grep"]), |_| true);
         let name: AgentName = "grep".parse().unwrap();
         assert_eq!(
-            *registry.pick(&name, false, &[]).unwrap().key(),
+            *registry.pick(&name, false, &[], None).unwrap().key(),
             MemberKey::Peer(peer)
         );
         let number = registry.add(handler(&Agent::new("grep").unwrap())).unwrap();
         assert_eq!(
-            *registry.pick(&name, false, &[]).unwrap().key(),
+            *registry.pick(&name, false, &[], None).unwrap().key(),
             MemberKey::Local(number)
         );
         registry.remove(&name, number);
         assert_eq!(
-            *registry.pick(&name, false, &[]).unwrap().key(),
+            *registry.pick(&name, false, &[], None).unwrap().key(),
             MemberKey::Peer(peer)
         );
         assert_eq!(
-            registry.pick(&name, true, &[]).unwrap_err().code,
+            registry.pick(&name, true, &[], None).unwrap_err().code,
             Code::NotFound
         );
     }
 
     #[tokio::test]
     async fn a_member_is_called_by_its_number_and_no_other_takes_its_call() {
-        let registry = Registry::new();
+        let registry = Registry::new(NodeId::from_bytes([9; 32]));
         let agent = Agent::new("grep").unwrap();
         let numbers: Vec<u64> = (0..3)
             .map(|_| registry.add(handler(&agent)).unwrap())
@@ -536,7 +566,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_new_offer_replaces_the_old_one() {
-        let registry = Registry::new();
+        let registry = Registry::new(NodeId::from_bytes([9; 32]));
         let peer = NodeId::from_bytes([1; 32]);
         registry.set_offers(peer, offers(&["grep", "sha256"]), |_| true);
         registry.set_offers(peer, offers(&["sha256", "word-count"]), |_| true);
@@ -548,10 +578,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_may_not_take_bare_calls_is_listed_and_never_picked() {
-        let registry = Registry::new();
+        let registry = Registry::new(NodeId::from_bytes([9; 32]));
         let peer = NodeId::from_bytes([1; 32]);
         let name: AgentName = "grep".parse().unwrap();
-        let picked = |registry: &Registry| registry.pick(&name, false, &[]).map(drop);
+        let picked = |registry: &Registry| registry.pick(&name, false, &[], None).map(drop);
         registry.set_offers(peer, offers(&["grep"]), |_| false);
         assert_eq!(picked(&registry).unwrap_err().code, Code::NotFound);
         assert!(!registry.knows(&name) && registry.members().contains_key(&name));
@@ -564,23 +594,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_member_refuses_in_words() {
-        let registry = Registry::new();
+        let registry = Registry::new(NodeId::from_bytes([9; 32]));
         registry
             .add(handler(&Agent::new("grep").unwrap().max_concurrency(1)))
             .unwrap();
         let name: AgentName = "grep".parse().unwrap();
-        let held = registry.pick(&name, false, &[]).unwrap();
+        let held = registry.pick(&name, false, &[], None).unwrap();
         assert_eq!(
-            registry.pick(&name, false, &[]).unwrap_err().code,
+            registry.pick(&name, false, &[], None).unwrap_err().code,
             Code::ResourceExhausted
         );
         registry.finish(held, Code::Ok, Instant::now());
-        assert!(registry.pick(&name, false, &[]).is_ok());
+        assert!(registry.pick(&name, false, &[], None).is_ok());
     }
 
     #[tokio::test]
     async fn the_number_of_agents_is_bounded() {
-        let registry = Registry::new();
+        let registry = Registry::new(NodeId::from_bytes([9; 32]));
         for i in 0..hailwire_wire::limits::MAX_AGENTS_PER_NODE {
             registry
                 .add(handler(&Agent::new(&format!("a{i}")).unwrap()))
@@ -594,7 +624,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_name_of_the_node_itself_cannot_be_taken() {
-        let registry = Registry::new();
+        let registry = Registry::new(NodeId::from_bytes([9; 32]));
         let status = registry
             .add(handler(&Agent::new("node").unwrap()))
             .unwrap_err();

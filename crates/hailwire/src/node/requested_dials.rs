@@ -78,6 +78,10 @@ fn dial_requested(
 }
 
 async fn dial_over(node: &Arc<NodeInner>, id: NodeId, carrier: Carrier) -> Result<Session, Status> {
+    // Whoever asked may have looked before the dial ahead of this one came up.
+    if let Some(session) = node.peers.up_over(id, carrier) {
+        return Ok(session);
+    }
     if !hubs::trusts(node, id).await {
         return Err(untrusted(id));
     }

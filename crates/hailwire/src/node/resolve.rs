@@ -3,12 +3,15 @@
 //! [`hailwire_core::names`] decides; here the hubs are asked, and what they said is kept.
 
 use std::{
-    sync::{Arc, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use hailwire_core::names::{self, HubAnswer, HubView, NameFacts, NameResolution, NamedBy};
 use hailwire_wire::{Code, NodeId, NodeName, Status, address::NodeRef};
+
+use tokio::sync::OnceCell;
 
 use super::NodeInner;
 use crate::hub::NameHolder;
@@ -41,7 +44,7 @@ pub(crate) async fn resolve(node: &Arc<NodeInner>, who: &NodeRef) -> Result<Node
     };
     let mut outcome = meant(node, name, hub_word(node, name));
     if outcome == NameResolution::Ask {
-        let word = ask_hubs_who_is(node, name).await;
+        let word = NameQuestion::join(node, name).answer().await;
         outcome = meant(node, name, word);
     }
     match outcome {
@@ -67,7 +70,7 @@ pub(super) fn ask_ahead(node: &Arc<NodeInner>, name: Option<NodeName>) {
     let Some(name) = name else { return };
     if hub_word(node, &name) == HubView::Unasked {
         let node = node.clone();
-        tokio::spawn(async move { ask_hubs_who_is(&node, &name).await });
+        tokio::spawn(async move { NameQuestion::join(&node, &name).answer().await });
     }
 }
 
@@ -93,6 +96,55 @@ fn hub_word(node: &NodeInner, name: &NodeName) -> HubView {
     let heard = node.hubs.names.lock();
     let heard = heard.unwrap_or_else(PoisonError::into_inner);
     heard.word(name, away, node.lifecycle.started.elapsed())
+}
+
+/// What the hubs are being asked. A thousand calls to a name that nobody has asked for yet are one question.
+#[derive(Debug, Default)]
+pub(super) struct NameQuestions(Mutex<HashMap<NodeName, Arc<OnceCell<HubView>>>>);
+
+impl NameQuestions {
+    fn locked(&self) -> MutexGuard<'_, HashMap<NodeName, Arc<OnceCell<HubView>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of those who wait for the same answer. The last one to go takes the question along.
+struct NameQuestion<'a> {
+    node: &'a NodeInner,
+    name: &'a NodeName,
+    answer: Arc<OnceCell<HubView>>,
+}
+
+impl<'a> NameQuestion<'a> {
+    fn join(node: &'a NodeInner, name: &'a NodeName) -> Self {
+        let mut questions = node.hubs.questions.locked();
+        let answer = questions.entry(name.clone()).or_default().clone();
+        Self { node, name, answer }
+    }
+
+    /// Asks, or waits for whoever does; if that one is gone before the answer comes, another takes its place.
+    async fn answer(&self) -> HubView {
+        let ask = || async {
+            // Whoever joined may have looked before the question ahead of this one was answered.
+            match hub_word(self.node, self.name) {
+                HubView::Unasked => ask_hubs_who_is(self.node, self.name).await,
+                word => word,
+            }
+        };
+        *self.answer.get_or_init(ask).await
+    }
+}
+
+impl Drop for NameQuestion<'_> {
+    fn drop(&mut self) {
+        let mut questions = self.node.hubs.questions.locked();
+        let same = |asked: &&Arc<OnceCell<HubView>>| Arc::ptr_eq(asked, &self.answer);
+        // An answered question is not joined: what follows is asked anew when its answer is old.
+        let over = self.answer.initialized() || Arc::strong_count(&self.answer) <= 2;
+        if over && questions.get(self.name).filter(same).is_some() {
+            questions.remove(self.name);
+        }
+    }
 }
 
 async fn ask_hubs_who_is(node: &NodeInner, name: &NodeName) -> HubView {

@@ -11,6 +11,7 @@ use futures_core::future::BoxFuture;
 use hailwire_core::routing::{
     CallOrigin, PickedMember, RouteDecision, RouteRequest, RouteSearch, SearchAction,
 };
+use hailwire_pool::AffinityKey;
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, Status,
     address::{self, NodeRef},
@@ -35,7 +36,6 @@ use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler, check_register, is_private},
     carrier::{SendStream, budget::PeerAccount},
-    config::Carrier,
     session::{self, FrameReader, OpenedStream, Session, StreamDispatcher, refuse},
 };
 
@@ -304,7 +304,7 @@ fn known_route(
 ) -> Option<Result<CallRoute, Status>> {
     let agent = &request.address.agent;
     match decision {
-        RouteDecision::Deliver => Some(local_route(node, agent, request.member)),
+        RouteDecision::Deliver => Some(local_route(node, request)),
         // A tunnel over that carrier may have to be brought up.
         _ if request.carrier.is_some() => None,
         RouteDecision::Dial(id) => {
@@ -312,7 +312,8 @@ fn known_route(
             Some(Ok(CallRoute { to, picked: None }))
         }
         RouteDecision::Search => {
-            let picked = node.registry.pick(agent, false, &[]).ok()?;
+            let picked = node.registry.pick(agent, false, &[], affinity_of(request));
+            let picked = picked.ok()?;
             let to = match picked.value().reach() {
                 MemberReach::Here(to) => to,
                 MemberReach::Peer(id) => CallDestination::Session(node.peers.up_for_call(id)?),
@@ -331,15 +332,14 @@ async fn route_slowly(
     request: &RouteRequest,
     decision: RouteDecision,
 ) -> Result<CallRoute, Status> {
-    let agent = &request.address.agent;
     let id = match decision {
-        RouteDecision::Deliver => return local_route(node, agent, request.member),
-        RouteDecision::Search => return search_route(node, agent, request.carrier).await,
+        RouteDecision::Deliver => return local_route(node, request),
+        RouteDecision::Search => return search_route(node, request).await,
         RouteDecision::Dial(id) => id,
         RouteDecision::Resolve(who) => resolve::resolve(node, &who).await?,
     };
     if id == node.id() {
-        return local_route(node, agent, request.member);
+        return local_route(node, request);
     }
     let tunnel = tunnel::tunnel_for_call(node, id, request.carrier, request.replayable);
     let to = CallDestination::Session(tunnel.await?);
@@ -357,9 +357,10 @@ pub(super) async fn refuse_untrusted(node: &NodeInner, session: &Session, peer: 
     untrusted(peer)
 }
 
-fn local_route(node: &NodeInner, agent: &AgentName, member: u64) -> Result<CallRoute, Status> {
-    let picked = match member {
-        0 => node.registry.pick(agent, true, &[])?,
+fn local_route(node: &NodeInner, request: &RouteRequest) -> Result<CallRoute, Status> {
+    let agent = &request.address.agent;
+    let picked = match request.member {
+        0 => node.registry.pick(agent, true, &[], affinity_of(request))?,
         number => node.registry.pick_number(agent, number)?,
     };
     let MemberReach::Here(to) = picked.value().reach() else {
@@ -372,11 +373,8 @@ fn local_route(node: &NodeInner, agent: &AgentName, member: u64) -> Result<CallR
 }
 
 /// Searches for whoever takes a call that names no node ([`RouteSearch`] decides).
-async fn search_route(
-    node: &Arc<NodeInner>,
-    agent: &AgentName,
-    carrier: Option<Carrier>,
-) -> Result<CallRoute, Status> {
+async fn search_route(node: &Arc<NodeInner>, request: &RouteRequest) -> Result<CallRoute, Status> {
+    let (agent, carrier) = (&request.address.agent, request.carrier);
     let mut search = RouteSearch::new(carrier);
     let mut action = SearchAction::Pick;
     let (mut picked, mut to) = (None, None);
@@ -385,7 +383,10 @@ async fn search_route(
             SearchAction::Pick => {
                 let excluded = search.excluded().iter().copied();
                 let excluded: Vec<MemberKey> = excluded.map(MemberKey::Peer).collect();
-                let found = node.registry.pick(agent, false, &excluded).map(|member| {
+                let found = node
+                    .registry
+                    .pick(agent, false, &excluded, affinity_of(request));
+                let found = found.map(|member| {
                     let who = match member.value().reach() {
                         MemberReach::Here(here) => {
                             to = Some(here);
@@ -422,6 +423,12 @@ async fn search_route(
             SearchAction::Refuse(status) => return Err(status),
         };
     }
+}
+
+/// What a call has in common with those that are to go to the same member.
+fn affinity_of(request: &RouteRequest) -> Option<AffinityKey> {
+    let key = request.affinity.as_ref()?;
+    Some(AffinityKey::of(key.as_bytes()))
 }
 
 /// A connection to the socket that takes a member's raw streams, if it has said so, still takes work, and there is a way.

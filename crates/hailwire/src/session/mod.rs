@@ -601,6 +601,9 @@ fn encode_header(header: &CallHeader) -> Result<Vec<u8>, Status> {
     if header.method.len() > limits::MAX_METHOD {
         return refuse("the method name is longer than 128 bytes");
     }
+    if header.affinity.len() > limits::MAX_AFFINITY {
+        return refuse("the affinity key is longer than 256 bytes");
+    }
     if header.headers.len() > limits::MAX_HEADER_FIELDS {
         return refuse("a call carries at most 128 header fields");
     }

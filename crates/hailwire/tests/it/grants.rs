@@ -51,7 +51,7 @@ async fn serve_named(host: &TestNode, agent: &str, whose: &'static str) -> Serve
 }
 
 /// Waits until a host knows of an agent at a peer; gives which calls without a node it gets.
-async fn bare(host: &TestNode, agent: &str, at: &TestNode) -> admin::BareCalls {
+pub(crate) async fn bare(host: &TestNode, agent: &str, at: &TestNode) -> admin::BareCalls {
     let find = async {
         loop {
             let query = admin::AgentsQuery::default();

@@ -6,6 +6,7 @@
     reason = "what the helpers of a test miss fails the test"
 )]
 
+mod affinity;
 #[path = "../../../../fuzz/src/anybody.rs"]
 #[expect(unreachable_pub, reason = "the fuzz targets use it too")]
 mod anybody;

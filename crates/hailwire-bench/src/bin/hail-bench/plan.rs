@@ -11,7 +11,7 @@ use hailwire_bench::{
     siege::{self, AttackerKind},
     soak::SoakOptions,
     subject::{Subject, SubjectSetup},
-    suite::{SuiteOrder, SuiteSize},
+    suite::{Suite, SuiteOrder, SuiteSize},
     topologies::TopologiesOptions,
 };
 use hailwire_lab::power_loss::SyncPromise;
@@ -36,6 +36,13 @@ pub(crate) enum Action {
     BenchRun {
         order: SuiteOrder,
         out: PathBuf,
+        /// What is measured after it, in a folder within.
+        then: Option<TopologiesOptions>,
+    },
+    /// `hail bench run messaging`.
+    BenchMessaging {
+        messages: MessageOptions,
+        topologies: TopologiesOptions,
     },
     BenchCall(AgentLoad),
     BenchSiege(siege::SiegeOptions),
@@ -83,26 +90,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
 
 fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
     match command {
-        bench::BenchCommand::Run(run) => {
-            let suite = run.suite;
-            let size = match (run.full, run.tiny) {
-                (true, _) => SuiteSize::Full,
-                (_, true) => SuiteSize::Tiny,
-                _ => SuiteSize::Quick,
-            };
-            let out = run.out;
-            let out = out.unwrap_or_else(|| Path::new("bench/results").join(suite.name()));
-            let order = SuiteOrder {
-                suite,
-                size,
-                networks: run.network,
-                carriers: run.carrier,
-                repeats: run.repeats,
-                foreign: run.subject,
-                peer: hailwire_bench::suite::peer(),
-            };
-            Ok(Action::BenchRun { order, out })
-        }
+        bench::BenchCommand::Run(run) => plan_run(run),
         bench::BenchCommand::Call(call) => Ok(Action::BenchCall(plan_call(call)?)),
         bench::BenchCommand::Siege(siege) => plan_siege(siege),
         bench::BenchCommand::Changes(changes) => plan_changes(changes),
@@ -125,6 +113,89 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
             },
         }),
     }
+}
+
+fn plan_run(run: bench::BenchRunArgs) -> Result<Action, CommandFailure> {
+    let size = match (run.full, run.tiny) {
+        (true, _) => SuiteSize::Full,
+        (_, true) => SuiteSize::Tiny,
+        _ => SuiteSize::Quick,
+    };
+    let narrowed = !run.network.is_empty() || !run.carrier.is_empty();
+    let suite = match run.suite {
+        bench::RunnableSuite::Cells(suite) => suite,
+        bench::RunnableSuite::Messaging
+            if narrowed || run.repeats.is_some() || !run.subject.is_empty() =>
+        {
+            return Err(CommandFailure::usage(
+                "messaging has no networks, carriers, repeats or subjects to choose: see `hail bench messages --help`",
+            ));
+        }
+        bench::RunnableSuite::Messaging => return plan_messaging(size, run.out),
+    };
+    let out = run.out;
+    let out = out.unwrap_or_else(|| Path::new("bench/results").join(suite.name()));
+    let whole = suite == Suite::Coordination && size != SuiteSize::Tiny && !narrowed;
+    let then = whole.then(|| topologies_of(size, &out)).transpose()?;
+    let order = SuiteOrder {
+        suite,
+        size,
+        networks: run.network,
+        carriers: run.carrier,
+        repeats: run.repeats,
+        foreign: run.subject,
+        peer: hailwire_bench::suite::peer(),
+    };
+    Ok(Action::BenchRun { order, out, then })
+}
+
+/// Topologies as part of a longer run.
+fn topologies_of(size: SuiteSize, out: &Path) -> Result<TopologiesOptions, CommandFailure> {
+    let (rounds, seconds, most_agents) = match size {
+        SuiteSize::Tiny => (1, 1, Some(10)),
+        SuiteSize::Quick => (5, 5, None),
+        SuiteSize::Full => (20, 10, None),
+    };
+    Ok(TopologiesOptions {
+        rounds,
+        seconds,
+        most_agents,
+        program: measured_program(None)?,
+        out: out.join("topologies"),
+    })
+}
+
+/// A delivery costs so much less than a durable send that rows of both take about as long.
+const DELIVERIES_OF_SEND: u32 = 4;
+
+fn plan_messaging(size: SuiteSize, out: Option<PathBuf>) -> Result<Action, CommandFailure> {
+    let out = out.unwrap_or_else(|| Path::new("bench/results").join(bench::MESSAGING));
+    let (sends, messages, kills) = match size {
+        SuiteSize::Tiny => (512, 50, 2),
+        SuiteSize::Quick => (20_000, 5_000, 50),
+        SuiteSize::Full => (50_000, 100_000, 1_000),
+    };
+    Ok(Action::BenchMessaging {
+        messages: MessageOptions {
+            sends,
+            deliveries: sends.saturating_mul(DELIVERIES_OF_SEND),
+            messages,
+            kills,
+            rough_network: false,
+            power_loss: None,
+            seed: seed_from_time(),
+            program: measured_program(None)?,
+            disk: None,
+            out: out.join("messages"),
+        },
+        topologies: topologies_of(size, &out)?,
+    })
+}
+
+/// A seed that nobody chose; the results print it.
+fn seed_from_time() -> u64 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    since.map_or(0, |since| since.as_secs())
 }
 
 fn plan_call(call: bench::BenchCallArgs) -> Result<AgentLoad, CommandFailure> {
@@ -168,13 +239,11 @@ fn plan_soak(soak: bench::SoakArgs) -> Result<Action, CommandFailure> {
 }
 
 fn plan_messages(messages: bench::MessagesArgs) -> Result<Action, CommandFailure> {
-    let from_time = || {
-        let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
-        since.map_or(0, |since| since.as_secs())
-    };
     let out = messages.out;
     Ok(Action::BenchMessages(MessageOptions {
         sends: messages.sends,
+        deliveries: (messages.deliveries)
+            .unwrap_or_else(|| messages.sends.saturating_mul(DELIVERIES_OF_SEND)),
         messages: messages.messages,
         kills: messages.kills,
         rough_network: messages.rough_network,
@@ -182,7 +251,7 @@ fn plan_messages(messages: bench::MessagesArgs) -> Result<Action, CommandFailure
             true => SyncPromise::Broken,
             false => SyncPromise::Kept,
         }),
-        seed: messages.seed.unwrap_or_else(from_time),
+        seed: messages.seed.unwrap_or_else(seed_from_time),
         program: measured_program(messages.program)?,
         disk: messages.disk,
         out: out.unwrap_or_else(|| PathBuf::from("bench/results/messages")),

@@ -114,6 +114,7 @@ impl DocumentDispatch {
             let config = MemberConfig {
                 tier: Tier::Remote,
                 max_concurrency: 0,
+                ..MemberConfig::default()
             };
             for worker in 0..workers {
                 pool.insert(worker, (), config);

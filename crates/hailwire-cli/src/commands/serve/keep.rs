@@ -42,7 +42,7 @@ pub(in crate::commands) async fn add(
     agent: AgentSpec,
 ) -> Result<(), CommandFailure> {
     let agent = portable(agent)?;
-    let name = agent.name.clone();
+    let (name, on_message) = (agent.name.clone(), agent.on_message.is_some());
     let edit = |text: &str| with_agent(text, &agent).map(Some);
     let path = change(run, path, edit).await?;
     let Some(served) = applied(run, &path, true).await? else {
@@ -69,9 +69,14 @@ pub(in crate::commands) async fn add(
     said(
         run,
         &json!({ "kept": name, "file": path, "state": state }),
-        &format!(
-            "{name} is served from now on, also after a restart; try: hail call {name} \"hello\"   (`hail serve rm {name}` ends it)"
-        ),
+        &match on_message {
+            true => format!(
+                "{name} is woken by messages from now on, also after a restart; try: hail send --durable {name}@NODE \"hello\"   (`hail serve rm {name}` ends it)"
+            ),
+            false => format!(
+                "{name} is served from now on, also after a restart; try: hail call {name} \"hello\"   (`hail serve rm {name}` ends it)"
+            ),
+        },
     )
 }
 

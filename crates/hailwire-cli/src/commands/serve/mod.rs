@@ -31,6 +31,7 @@ pub(super) async fn one(run: &CommandContext, agent: AgentSpec) -> Result<(), Co
     guarded(run, None, async |context| {
         let mut supervisor = AgentSupervisor::new(run.data.clone(), context, None);
         let name = agent.name.clone();
+        let on_message = agent.on_message.is_some();
         supervisor.declare(agent.clone())?;
         supervisor.attach().await.map_err(connect::failure)?;
         if let Some(status) = supervisor.failure() {
@@ -39,6 +40,10 @@ pub(super) async fn one(run: &CommandContext, agent: AgentSpec) -> Result<(), Co
         if run.output.json {
             run.output
                 .value(&json!({ "serving": name }), |_| String::new())?;
+        } else if on_message {
+            run.output.note(&format!(
+                "{name} is woken by messages; try: hail send --durable {name}@NODE \"hello\"   (Ctrl-C to stop)"
+            ));
         } else {
             run.output.note(&format!(
                 "serving {name}; try: hail call {name} \"hello\"   (Ctrl-C to stop)"
@@ -157,7 +162,7 @@ fn announce(
     let served = supervisor.served().agents;
     let (serving, failed): (Vec<_>, Vec<_>) = served
         .iter()
-        .partition(|agent| agent.state == ServedState::Serving);
+        .partition(|agent| matches!(agent.state, ServedState::Serving | ServedState::Sleeping));
     if run.output.json {
         let names = |agents: &[&crate::serve::control::ServedAgent]| -> Vec<String> {
             agents.iter().map(|agent| agent.name.to_string()).collect()

@@ -233,3 +233,36 @@ fn a_program_that_is_missing_is_found_by_the_check() {
             .contains("no folder")
     );
 }
+
+#[test]
+fn an_agent_that_is_woken_by_messages_is_written_as_it_is_read() {
+    let file = parse(
+        "agent \"a\" { command \"./a\"; on-message #true }
+        agent \"b\" { command \"./b\"; on-message #true; max 3; idle \"5s\" }",
+    );
+    let file = file.unwrap();
+    let woken = |spec: &AgentSpec| {
+        let idle = spec.on_message.map(|on_message| on_message.idle.as_secs());
+        (spec.max, idle)
+    };
+    let read: Vec<_> = file.agents.iter().map(|agent| woken(&agent.spec)).collect();
+    assert_eq!(read, [(1, Some(30)), (3, Some(5))]);
+    for agent in &file.agents {
+        let written = crate::serve::agents_file_edit::with_agent("", &agent.spec).unwrap();
+        assert_eq!(parse(&written).unwrap().agents[0].spec, agent.spec);
+    }
+    for (line, what) in [
+        ("idle \"5s\"", "`idle` is for an agent with `on-message`"),
+        (
+            "on-message #true; lines #true",
+            "`lines` is not for an agent with `on-message`",
+        ),
+        (
+            "on-message #true; max 65",
+            "with `on-message`, `max` is at most 64",
+        ),
+    ] {
+        let text = format!("agent \"a\" {{ command \"cat\"; {line} }}");
+        assert_eq!(parse(&text).unwrap_err().what, what);
+    }
+}

@@ -33,7 +33,7 @@ pub(super) const DISK_PAUSE: Duration = Duration::from_secs(5);
 /// Hands over what is due, until the node ends.
 pub(crate) async fn run(node: Arc<NodeInner>) {
     loop {
-        let due = {
+        let (changed, due) = {
             let mut inbox = locked(&node.messages.inbox);
             let unseen = locked(&node.messages.unseen).replace(HashSet::new());
             let agents: Vec<AgentName> = match unseen {
@@ -47,8 +47,11 @@ pub(crate) async fn run(node: Arc<NodeInner>) {
             while let Some(number) = inbox.poll_delivery(clock::now()) {
                 tokio::spawn(hand_over(node.clone(), number));
             }
-            inbox.poll_timeout()
+            let changed = std::iter::from_fn(|| inbox.poll_changed());
+            let changed: Vec<AgentName> = changed.collect();
+            (changed, inbox.poll_timeout())
         };
+        node.messages.tell_watches(changed);
         tokio::select! {
             () = node.messages.inbox_changed.notified() => {}
             () = clock::reached(due) => {}
@@ -66,7 +69,8 @@ async fn hand_over(node: Arc<NodeInner>, number: MessageNumber) {
         // It has its end meanwhile.
         Ok(None) => {
             messages.end_attempt(number);
-            return locked(&messages.inbox).handle_end(number);
+            locked(&messages.inbox).handle_end(number);
+            return messages.inbox_changed.notify_one();
         }
         Err(error) => {
             tracing::error!(%error, "a message stays where it is");

@@ -46,7 +46,8 @@ pub(crate) async fn run(node: Arc<NodeInner>) {
             let mut exchange = locked(&node.messages.exchange);
             let now = clock::now();
             while let Some(peer) = exchange.poll_batch(now) {
-                tokio::spawn(send_batch(node.clone(), peer));
+                let look = exchange.is_look(peer);
+                tokio::spawn(send_batch(node.clone(), peer, look));
             }
             while let Some(peer) = exchange.poll_copy(now) {
                 tokio::spawn(copy_to_hub(node.clone(), peer));
@@ -60,12 +61,13 @@ pub(crate) async fn run(node: Arc<NodeInner>) {
     }
 }
 
-async fn send_batch(node: Arc<NodeInner>, peer: NodeId) {
-    let outcome = exchange_batch(&node, peer).await;
+async fn send_batch(node: Arc<NodeInner>, peer: NodeId, look: bool) {
+    let outcome = exchange_batch(&node, peer, look).await;
     let now = clock::now();
     let mut exchange = locked(&node.messages.exchange);
     match outcome {
-        Ok(BatchOutcome::Nothing) => exchange.handle_answered(now, peer, false),
+        Ok(BatchOutcome::Nothing { awaiting: false }) => exchange.handle_answered(now, peer, false),
+        Ok(BatchOutcome::Nothing { awaiting: true }) => exchange.handle_awaiting(now, peer),
         Ok(BatchOutcome::Taken) => exchange.handle_answered(now, peer, true),
         Ok(BatchOutcome::Full) => exchange.handle_failed(now, peer),
         Err(status) => {
@@ -88,19 +90,23 @@ async fn copy_to_hub(node: Arc<NodeInner>, peer: NodeId) {
 }
 
 enum BatchOutcome {
-    /// There was nothing to send.
-    Nothing,
+    /// There was nothing to send; `awaiting` is whether the peer owes receipts.
+    Nothing { awaiting: bool },
     /// There may be more.
     Taken,
     /// The peer takes no more for now.
     Full,
 }
 
-async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutcome, Status> {
+async fn exchange_batch(
+    node: &Arc<NodeInner>,
+    peer: NodeId,
+    look: bool,
+) -> Result<BatchOutcome, Status> {
     let store = &node.messages.store;
     // A message is read once there is a way for it.
     let session = tunnel::tunnel_to(node, peer).await?;
-    let (withdrawals, (messages, receipts)) = store
+    let (withdrawals, (messages, receipts), awaiting) = store
         .run(move |db| {
             let withdrawals = withdrawal::to_tell(db, peer, MAX_BATCH)?;
             // An offer may still be on its way of what is withdrawn, and what follows would overtake it: all of them go first.
@@ -109,14 +115,16 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
             } else {
                 0
             };
-            Ok((withdrawals, rows::next_batch(db, peer, most, BATCH_BYTES)?))
+            let batch = rows::next_batch(db, peer, most, BATCH_BYTES)?;
+            Ok((withdrawals, batch, rows::is_awaiting(db, peer)?))
         })
         .await
         .map_err(|error| super::not_stored(&error))?;
     let reports = Reports::take(&node.messages, peer);
     let nothing = messages.is_empty() && receipts.is_empty() && withdrawals.is_empty();
-    if nothing && reports.progress.is_empty() {
-        return Ok(BatchOutcome::Nothing);
+    let nothing = nothing && reports.progress.is_empty();
+    if nothing && !(look && awaiting) {
+        return Ok(BatchOutcome::Nothing { awaiting });
     }
     let now = now_ms();
     let messages: Vec<OfferedMessage> = messages.into_iter().map(|m| for_the_way(m, now)).collect();
@@ -170,9 +178,10 @@ async fn exchange_batch(node: &Arc<NodeInner>, peer: NodeId) -> Result<BatchOutc
         .await;
     node.messages
         .left(left.map_err(|error| super::not_stored(&error))?);
-    Ok(match full {
-        true => BatchOutcome::Full,
-        false => BatchOutcome::Taken,
+    Ok(match (full, nothing) {
+        (true, _) => BatchOutcome::Full,
+        (false, true) => BatchOutcome::Nothing { awaiting },
+        (false, false) => BatchOutcome::Taken,
     })
 }
 

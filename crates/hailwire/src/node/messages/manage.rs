@@ -261,6 +261,7 @@ pub(in crate::node) async fn take(
         let next = locked(&node.messages.inbox).take(clock::now(), &agent);
         let Some(number) = next else { break };
         let messages = &node.messages;
+        messages.inbox_changed.notify_one();
         // Whoever withdraws it finds it taken from before that is on disk.
         let in_hand = messages.begin_attempt(number);
         locked(&messages.leases).insert(number, Instant::now() + lease);
@@ -274,6 +275,7 @@ pub(in crate::node) async fn take(
             Ok(None) => {
                 gone(messages);
                 locked(&messages.inbox).handle_end(number);
+                messages.inbox_changed.notify_one();
                 continue;
             }
             Err(error) => {

@@ -2,6 +2,7 @@
 //! them. What becomes of each is decided in [`hailwire_core::delivery`], which is next in [`hailwire_core::inbox_schedule`] and
 //! [`hailwire_core::message_exchange`]; here it is written down, sent and handed over.
 
+mod backlog;
 mod bodies;
 mod decided;
 mod deliver;
@@ -13,6 +14,8 @@ mod rows;
 mod schema;
 mod store;
 mod tasks;
+#[cfg(test)]
+mod turned_clocks;
 mod withdrawal;
 
 use std::{
@@ -98,6 +101,9 @@ pub(super) struct Messages {
     look_changed: Notify,
     /// Told when any message has another state.
     state_changed: tokio::sync::watch::Sender<u64>,
+    /// Agents of which somebody is told what waits.
+    backlog_watches: Mutex<HashMap<AgentName, tokio::sync::watch::Sender<u64>>>,
+    backlog_places: Arc<tokio::sync::Semaphore>,
 }
 
 /// An attempt that is under way.
@@ -163,6 +169,8 @@ impl Messages {
             look_at: Mutex::default(),
             look_changed: Notify::new(),
             state_changed: tokio::sync::watch::Sender::new(0),
+            backlog_watches: Mutex::default(),
+            backlog_places: Arc::new(tokio::sync::Semaphore::new(backlog::MAX_BACKLOG_WATCHES)),
         };
         for entry in open {
             locked(&messages.came).add(entry.origin, entry.size);
@@ -542,6 +550,7 @@ fn now_ms() -> u64 {
     since.map_or(0, millis)
 }
 
+pub(super) use backlog::watch_backlog;
 pub(super) use deliver::run as deliver;
 pub(super) use exchange::{received, run as exchange};
 pub(super) use held::fetch;

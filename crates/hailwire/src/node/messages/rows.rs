@@ -277,6 +277,7 @@ pub(super) fn begin(
     let peers = db
         .prepare(
             "SELECT node FROM sent WHERE state = 0 UNION \
+             SELECT node FROM sent WHERE state = 1 AND node <> ?1 UNION \
              SELECT node FROM sent WHERE withdrawn_at IS NOT NULL AND withdrawal_told = 0 UNION \
              SELECT origin FROM inbox WHERE told = 0 AND ended_at IS NOT NULL AND origin <> ?1",
         )?
@@ -372,6 +373,12 @@ pub(super) fn next_batch(
         receipts.push(receipt);
     }
     Ok((messages, receipts))
+}
+
+/// Whether a peer has messages of this node of which it has not said yet how they ended.
+pub(super) fn is_awaiting(db: &Connection, peer: NodeId) -> Result<bool> {
+    db.prepare_cached("SELECT EXISTS (SELECT 1 FROM sent WHERE node = ?1 AND state = 1)")?
+        .query_row([Key(&peer)], |row| row.get(0))
 }
 
 /// A peer has noted how these messages of its ended.

@@ -16,6 +16,7 @@ pub(super) const SCHEMA: &str = "
         withdrawn_at INTEGER, withdrawal_told INTEGER NOT NULL DEFAULT 0) STRICT;
     CREATE UNIQUE INDEX IF NOT EXISTS sent_key ON sent (key) WHERE key IS NOT NULL;
     CREATE INDEX IF NOT EXISTS sent_waiting ON sent (node, seq) WHERE state = 0;
+    CREATE INDEX IF NOT EXISTS sent_awaiting ON sent (node) WHERE state = 1;
     CREATE INDEX IF NOT EXISTS sent_expiring ON sent (expires_at) WHERE state = 0;
     CREATE INDEX IF NOT EXISTS sent_forgotten ON sent (ended_at + keep) WHERE ended_at IS NOT NULL;
     CREATE INDEX IF NOT EXISTS sent_withdrawn ON sent (node, seq)

@@ -24,11 +24,14 @@ use crate::{
     agent::{Request, Response},
     body::Body,
     node::{NodeInner, manage::json},
-    session::Session,
+    session::{Session, now},
 };
 
 /// Messages of one program that wait to be on the disk; it is not read meanwhile.
 const WAITING: usize = 256;
+
+/// Bytes of messages that are ready and taken one after the other, so that a subscriber is woken for all of them once: far less than its queue holds.
+const TAKEN_AT_ONCE: usize = 32 * 1024;
 
 /// What a program publishes, one message after the other.
 struct Publishing<'a> {
@@ -50,18 +53,30 @@ pub(in crate::node) async fn publish(
         waiting: VecDeque::new(),
     };
     let mut closing = pin!(closing(node));
+    let mut taken = 0;
     loop {
-        let chunk = tokio::select! {
-            chunk = request.body.chunk() => chunk?,
-            () = &mut closing => return Err(shutting_down()),
+        let ready = match taken < TAKEN_AT_ONCE {
+            true => now(pin!(request.body.chunk())),
+            false => None,
+        };
+        let chunk = match ready {
+            Some(chunk) => chunk?,
+            None => {
+                // Subscribers have their turn however fast messages come.
+                tokio::task::yield_now().await;
+                taken = 0;
+                tokio::select! {
+                    chunk = request.body.chunk() => chunk?,
+                    () = &mut closing => return Err(shutting_down()),
+                }
+            }
         };
         let Some(chunk) = chunk else { break };
+        taken += chunk.len();
         reader.handle_chunk(&chunk);
         while let Some(record) = reader.poll_record().map_err(invalid)? {
             publishing.publish(record).await?;
         }
-        // Subscribers have their turn however fast messages come.
-        tokio::task::yield_now().await;
     }
     publishing.settle(0).await?;
     match reader.is_amid_record() {

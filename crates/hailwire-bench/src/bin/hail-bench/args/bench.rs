@@ -76,13 +76,14 @@ pub(crate) struct BenchCallArgs {
 /// Run a suite and keep its results in a folder
 ///
 /// smoke is a little of everything on loopback, without root, in under a minute. coordination and overlay
-/// fill the published tables Q and O; most of their rows need an emulated network, and so root. callout fills the
-/// tables C, beside the foreign program in peers/zentinel where it is built.
+/// fill the published tables Q and O; most of their rows need an emulated network, and so root. coordination does what `hail bench topologies` does as well. callout fills the
+/// tables C, beside the foreign program in peers/zentinel where it is built. messaging is `hail bench messages` and `hail bench topologies` with all they have: durable messages beside
+/// JetStream and Redis, publishing beside NATS, kills and losses of power, dispatch and priorities at 50 ms.
 #[derive(Debug, Args)]
 pub(crate) struct BenchRunArgs {
     /// Which suite
     #[arg(value_name = "SUITE", value_parser = suites())]
-    pub(crate) suite: Suite,
+    pub(crate) suite: RunnableSuite,
     /// The least work that gives all figures, under ten minutes; the default
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
@@ -228,6 +229,9 @@ pub(crate) struct MessagesArgs {
     /// Durable sends in each row of speed; 0 for no such rows
     #[arg(long, value_name = "N", default_value = "50000")]
     pub(crate) sends: u32,
+    /// What is published to subscribers in each row comes to them about so many times in all; 0 for no such rows [default: four times the sends]
+    #[arg(long, value_name = "N")]
+    pub(crate) deliveries: Option<u32>,
     /// Messages while nodes are killed; 0 for none
     #[arg(long, value_name = "N", default_value = "10000")]
     pub(crate) messages: u32,
@@ -291,9 +295,26 @@ pub(crate) enum SubjectCommand {
     },
 }
 
-fn suites() -> impl TypedValueParser<Value = Suite> {
-    PossibleValuesParser::new(Suite::ALL.map(Suite::name))
-        .try_map(|name| Suite::named(&name).ok_or("not a suite"))
+/// What `hail bench run` runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunnableSuite {
+    /// Tables of measured cells.
+    Cells(Suite),
+    /// Messages and what is built on them, each with a record of its own.
+    Messaging,
+}
+
+/// The name of [`RunnableSuite::Messaging`].
+pub(crate) const MESSAGING: &str = "messaging";
+
+fn suites() -> impl TypedValueParser<Value = RunnableSuite> {
+    let names = Suite::ALL.map(Suite::name).into_iter();
+    PossibleValuesParser::new(names.chain([MESSAGING])).try_map(|name| match name.as_str() {
+        MESSAGING => Ok(RunnableSuite::Messaging),
+        name => Suite::named(name)
+            .map(RunnableSuite::Cells)
+            .ok_or("not a suite"),
+    })
 }
 
 fn attackers() -> impl TypedValueParser<Value = AttackerKind> {

@@ -29,7 +29,24 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
     let Plan { common, action } = plan;
     let (common, output) = (&common, common.output);
     match action {
-        Action::BenchRun { order, out } => on_one_core(common, bench::run(output, order, out)),
+        Action::BenchRun { order, out, then } => on_one_core(common, async move {
+            bench::run(output, order, out).await?;
+            match then {
+                Some(then) => topologies::run(output, then).await,
+                None => Ok(()),
+            }
+        }),
+        Action::BenchMessaging {
+            messages: order,
+            topologies: then,
+        } => on_one_core(common, async move {
+            let whole = messages::run(output, order).await;
+            if whole.as_ref().is_err_and(CommandFailure::is_interrupted) {
+                return whole;
+            }
+            // What is missed in the first is said at the end, and keeps nobody from the second.
+            topologies::run(output, then).await.and(whole)
+        }),
         Action::BenchCall(load) => long(common, call::run(common, load)),
         Action::BenchSiege(order) => on_one_core(common, siege::run(output, order)),
         Action::BenchSiegeProcess(role) => {

@@ -179,7 +179,7 @@ fn every_reader_gets_what_is_kept_once_and_is_told_how_many_are_gone() {
                     match how {
                         LogStart::End => assert_eq!(position, last),
                         LogStart::From(from) => {
-                            assert_eq!(position, from.saturating_sub(1).min(last))
+                            assert_eq!(position, from.saturating_sub(1).min(last));
                         }
                         LogStart::Last(count) => {
                             let (all, _) = model.between(patterns, 0, last);
@@ -414,10 +414,12 @@ fn a_disk_that_is_full_takes_nothing_of_a_message_and_keeps_those_before() {
         let full = outcome
             .map(kept)
             .map_err(crate::node::messages::MessageStoreError::from);
-        if full.is_err() {
-            db.execute_batch("ROLLBACK TO job").unwrap();
+        match (&full, db.is_autocommit()) {
+            // SQLite has ended the transaction itself.
+            (Err(_), true) => {}
+            (Err(_), false) => db.execute_batch("ROLLBACK TO job; RELEASE job").unwrap(),
+            (Ok(_), _) => db.execute_batch("RELEASE job").unwrap(),
         }
-        db.execute_batch("RELEASE job").unwrap();
         full
     };
     let mut accepted = 0;
@@ -428,8 +430,13 @@ fn a_disk_that_is_full_takes_nothing_of_a_message_and_keeps_those_before() {
         }
     };
     assert!(error.full && accepted > 3, "{error} after {accepted}");
-    let batch = read(&db, &[pattern(">")], 0).unwrap();
-    assert_eq!((batch.position, batch.missed), (accepted, 0));
+    let mut position = 0;
+    while position < accepted {
+        let batch = read(&db, &[pattern(">")], position).unwrap();
+        assert!(batch.position > position && batch.missed == 0);
+        position = batch.position;
+    }
+    assert_eq!(position, accepted);
     assert_eq!(rule_rows(&db).unwrap()[0].usage.messages, accepted);
     // With room again, the next has the next number.
     db.pragma_update(None, "max_page_count", pages + 200)
