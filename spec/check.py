@@ -16,6 +16,8 @@ import struct
 import sys
 from pathlib import Path
 
+import sealed
+
 MAX_FRAME_PAYLOAD = (1 << 24) - 1
 MAX_HEADER = 64 * 1024
 MAX_HEADER_FIELDS = 128
@@ -389,6 +391,42 @@ def check_batch(batch: dict):
             raise Refused("bound")
 
 
+# --- Sealed batches that a hub holds; as of records, all but the signature within.
+
+HELD_VERSION = 1
+HELD_DOMAIN = b"hailwire held v1\0"
+HELD_CLASSES = tuple(4096 << 2 * step for step in range(5))
+MAX_HELD = 1 + 32 + HELD_CLASSES[-1] + 16
+
+
+def open_held(receiver: bytes, seed: bytes, sender: bytes, data: bytes) -> dict:
+    """What `sender` sealed to the node with the key `receiver` and this seed."""
+    if len(data) > MAX_HELD:
+        raise Refused("too_large")
+    if not data:
+        raise Refused("malformed")
+    if data[0] != HELD_VERSION:
+        raise Refused("version")
+    if len(data) < 33:
+        raise Refused("malformed")
+    info, secret = HELD_DOMAIN + sender + receiver, sealed.secret_of_seed(seed)
+    own = sealed.other_form(receiver)
+    try:
+        plain = sealed.open_sealed(secret, own, info, data[:1], data[1:33], data[33:])
+    except sealed.NotSealed:
+        raise Refused("sealed") from None
+    if len(plain) not in HELD_CLASSES:
+        raise Refused("malformed")
+    length = int.from_bytes(plain[:4], "big")
+    envelope = plain[4 : 4 + length]
+    if len(envelope) < 96 or any(plain[4 + length :]):
+        raise Refused("malformed")
+    content = Unpacker(envelope[96:]).value()
+    if envelope[:32] != sender or content["to"] != receiver:
+        raise Refused("forged")
+    return content
+
+
 # --- Frames
 
 OPENING = range(0x01, 0x10)
@@ -759,6 +797,24 @@ class Check:
             where = f"refused {v['type']} {v['name']}"
             self.refused(where, v["error"], decode_batch, v["type"], bytes.fromhex(v["bytes"]))
 
+    def held(self):
+        """What was sealed is opened, and says what the vector says."""
+        file = self.load("held.json")
+        by_name = {}
+        for v in file["vectors"]:
+            sender, receiver = bytes.fromhex(v["sender"]), bytes.fromhex(v["receiver"])
+            data = bytes.fromhex(v["sealed"])
+            by_name[v["name"]] = (receiver, bytes.fromhex(v["receiver_seed"]), sender, data)
+            content = {"to": receiver, "sealed_ms": v["sealed_ms"], "batch": pack(with_bytes(v["batch"]))}
+            self.same(f"held {v['name']}", open_held(*by_name[v["name"]]), content)
+            check_batch(with_bytes(v["batch"]))
+        for v in file["refused"]:
+            receiver, seed, sender, data = by_name[v["of"]]
+            data = data[: v["cut"]] if "cut" in v else data
+            for at in v.get("altered", []):
+                data = data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :]
+            self.refused(f"refused held {v['name']}", v["error"], open_held, receiver, seed, sender, data)
+
     def frames(self):
         file = self.load("frames.json")
         self.same("frame kinds", file["kinds"], KINDS)
@@ -841,6 +897,7 @@ class Check:
         self.headers("status.json")
         self.topics()
         self.messages()
+        self.held()
         self.frames()
         self.records()
         self.tickets()

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -25,10 +25,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use tokio::time::timeout;
 
 use crate::{
     config::HubBounds,
@@ -36,7 +33,7 @@ use crate::{
         Directory, DirectoryError,
         listing::{CheckedPublication, DirectorySearch, PublicationError},
     },
-    held::HeldStore,
+    held::{HeldBatches, HeldStore, HeldTurn},
     queue::{DirectoryQueue, QueueClosed},
     quotas::{MemberQuotas, QuotaExceeded},
     throttle::{KeyedThrottle, client_network},
@@ -44,9 +41,6 @@ use crate::{
 
 /// Time for the body of a request to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Requests of sealed batches at once: what they take of memory is some three times [`limits::MAX_HELD_REQUEST`] each.
-const HELD_AT_ONCE: usize = 16;
 
 /// What [`DirectoryApi`] reports about the hub.
 #[derive(Clone, Debug)]
@@ -68,9 +62,7 @@ pub(crate) struct DirectoryApi {
     queue: DirectoryQueue,
     bad_tickets: Mutex<KeyedThrottle<IpAddr>>,
     quotas: MemberQuotas,
-    held: Arc<Mutex<HeldStore>>,
-    /// For each request of sealed batches that is under way, since those are large.
-    held_at_once: Arc<Semaphore>,
+    held: HeldBatches,
 }
 
 impl DirectoryApi {
@@ -78,7 +70,7 @@ impl DirectoryApi {
         about: HubInfo,
         clock: fn() -> u64,
         queue: DirectoryQueue,
-        held: HeldStore,
+        held: HeldBatches,
         bounds: &HubBounds,
     ) -> Self {
         Self {
@@ -88,8 +80,7 @@ impl DirectoryApi {
             queue,
             bad_tickets: Mutex::new(KeyedThrottle::new(bounds.bad_tickets_per_minute)),
             quotas: MemberQuotas::new(bounds),
-            held: Arc::new(Mutex::new(held)),
-            held_at_once: Arc::new(Semaphore::new(HELD_AT_ONCE)),
+            held,
         }
     }
 
@@ -135,8 +126,8 @@ impl DirectoryApi {
             )
         })?;
         let (_turn, largest) = match endpoint {
-            DirectoryRequest::Hold => (Some(self.held_turn()?), limits::MAX_HELD_REQUEST),
-            DirectoryRequest::NextHeld => (Some(self.held_turn()?), limits::MAX_HUB_REQUEST),
+            DirectoryRequest::Hold => (Some(self.held_turn(address)?), limits::MAX_HELD_REQUEST),
+            DirectoryRequest::NextHeld => (Some(self.held_turn(address)?), limits::MAX_HUB_REQUEST),
             _ => (None, limits::MAX_HUB_REQUEST),
         };
         let body = Limited::new(body, largest).collect();
@@ -178,7 +169,9 @@ impl DirectoryApi {
                     let left = directory.remove(requester)?;
                     Ok(LeaveHubAnswer { left })
                 };
-                self.query(leave).await
+                let answer = self.query(leave).await?;
+                self.with_held(move |held| held.forget(requester)).await?;
+                Ok(answer)
             }
             DirectoryRequest::Publish => self.publish(requester, &body).await,
             DirectoryRequest::Lookup(node) => {
@@ -238,9 +231,8 @@ impl DirectoryApi {
         }
     }
 
-    fn held_turn(&self) -> Result<OwnedSemaphorePermit, RefusedRequest> {
-        let turn = self.held_at_once.clone().try_acquire_owned();
-        turn.map_err(|_| {
+    fn held_turn(&self, address: IpAddr) -> Result<HeldTurn, RefusedRequest> {
+        self.held.turn(address).ok_or_else(|| {
             RefusedRequest::new(
                 RefusalReason::TooOften,
                 "as many sealed batches are under way as may be at once",
@@ -297,15 +289,12 @@ impl DirectoryApi {
         json(&HeldAnswer { held: next.await? })
     }
 
-    /// Asks the database of sealed batches, on a thread that may wait for the disk.
+    /// Asks the database of sealed batches.
     async fn with_held<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&mut HeldStore) -> Result<T, DirectoryError> + Send + 'static,
     ) -> Result<T, RefusedRequest> {
-        let held = self.held.clone();
-        let asked = tokio::task::spawn_blocking(move || ask(&mut lock(&held)));
-        let answer = asked.await.map_err(|_| closed(QueueClosed))?;
-        Ok(answer?)
+        Ok(self.held.ask(ask).await.map_err(closed)??)
     }
 
     fn health(&self) -> HubHealth {

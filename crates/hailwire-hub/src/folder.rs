@@ -21,6 +21,7 @@ use thiserror::Error;
 use crate::{
     config::{AgentVisibility, system_clock},
     directory::{Directory, DirectoryError, DirectoryPolicy, HubCounts, OpenTicket},
+    held::{self, HeldCounts},
 };
 
 /// The database's name in the data folder.
@@ -78,7 +79,10 @@ pub fn remove_member(data_dir: &Path, who: &NodeRef) -> Result<HubMember, Invite
         .remove(member.id)
         .map_err(InviteError::Directory)?
     {
-        true => Ok(member),
+        true => {
+            held::forget_in(data_dir, member.id).map_err(InviteError::Directory)?;
+            Ok(member)
+        }
         // Another process was faster.
         false => Err(missing()),
     }
@@ -121,6 +125,8 @@ pub struct HubFolderStatus {
     pub trust: MemberTrust,
     /// How many members, records and names it has.
     pub counts: HubCounts,
+    /// What it holds for members that are away.
+    pub held: HeldCounts,
     /// Tickets with which nodes can join.
     pub tickets: usize,
 }
@@ -147,6 +153,7 @@ pub fn status(data_dir: &Path) -> Result<HubFolderStatus, InviteError> {
         key: key.parse().ok(),
         trust: trust_of(&trust),
         counts,
+        held: held::counts_in(data_dir).map_err(InviteError::Directory)?,
         tickets,
     })
 }

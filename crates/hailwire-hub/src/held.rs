@@ -4,7 +4,9 @@
 //! sender for each receiver: a newer one takes its place, which is why a sender's next one contains what the last one did. Of a batch
 //! the hub knows sender, receiver, size and time.
 
-use std::path::Path;
+mod requests;
+
+use std::{path::Path, time::Duration};
 
 use bytes::Bytes;
 use hailwire_wire::{
@@ -15,8 +17,13 @@ use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use crate::{directory::DirectoryError, identity::private_database};
 
+pub(crate) use requests::{HeldBatches, HeldTurn};
+
 /// Its file in the data folder.
 pub(crate) const DATABASE: &str = "held.db";
+
+/// How long another process may have the database; it only counts, or removes a member.
+const BUSY: Duration = Duration::from_secs(5);
 
 /// `number` names one batch for ever: SQLite gives an AUTOINCREMENT number once.
 const SCHEMA: &str = "
@@ -50,6 +57,61 @@ impl Default for HoldBounds {
     }
 }
 
+/// How much a hub holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldCounts {
+    /// Sealed batches.
+    pub batches: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What the hub with this data folder holds, also where another process has the folder; nothing where it never held anything.
+pub(crate) fn counts_in(data_dir: &Path) -> Result<HeldCounts, DirectoryError> {
+    match open_existing(data_dir)? {
+        Some(db) => counts(&db),
+        None => Ok(HeldCounts::default()),
+    }
+}
+
+/// Deletes what is held from a node and for it in a data folder, also where another process has the folder.
+pub(crate) fn forget_in(data_dir: &Path, node: NodeId) -> Result<(), DirectoryError> {
+    if let Some(db) = open_existing(data_dir)? {
+        forget(&db, node)?;
+    }
+    Ok(())
+}
+
+fn open_existing(data_dir: &Path) -> Result<Option<Connection>, DirectoryError> {
+    let path = data_dir.join(DATABASE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let db = Connection::open(path)?;
+    db.busy_timeout(BUSY)?;
+    Ok(Some(db))
+}
+
+fn counts(db: &Connection) -> Result<HeldCounts, DirectoryError> {
+    let counts = db
+        .prepare_cached("SELECT count(*), coalesce(sum(size), 0) FROM held")?
+        .query_row([], |row| {
+            Ok(HeldCounts {
+                batches: row.get::<_, i64>(0)?.cast_unsigned(),
+                bytes: row.get::<_, i64>(1)?.cast_unsigned(),
+            })
+        })?;
+    Ok(counts)
+}
+
+fn forget(db: &Connection, node: NodeId) -> rusqlite::Result<u64> {
+    deleted(
+        db,
+        "DELETE FROM held WHERE sender = ?1 OR receiver = ?1 RETURNING size",
+        [node.as_bytes()],
+    )
+}
+
 /// The batches on disk.
 #[derive(Debug)]
 pub(crate) struct HeldStore {
@@ -68,6 +130,7 @@ impl HeldStore {
         db.pragma_update(None, "journal_mode", "WAL")?;
         // `held` is said once the disk has it: in WAL mode only FULL syncs at each commit.
         db.pragma_update(None, "synchronous", "FULL")?;
+        db.busy_timeout(BUSY)?;
         db.execute_batch(SCHEMA)?;
         let total = sum(&db, "SELECT coalesce(sum(size), 0) FROM held", [])?;
         Ok(Self { db, bounds, total })
@@ -102,7 +165,11 @@ impl HeldStore {
         if sum(&change, to, [receiver.as_bytes()])? + size > bytes_of_one {
             return Err(full("the hub holds as much for that node as it may"));
         }
-        let total = self.total.saturating_sub(freed) + size;
+        let mut total = self.total.saturating_sub(freed) + size;
+        if total > bytes {
+            // Another process may have removed a member.
+            total = sum(&change, "SELECT coalesce(sum(size), 0) FROM held", [])? + size;
+        }
         if total > bytes {
             return Err(full("the hub holds as many messages as it may"));
         }
@@ -130,6 +197,20 @@ impl HeldStore {
         change.commit()?;
         self.total = self.total.saturating_sub(freed);
         Ok(())
+    }
+
+    /// Deletes what is held from a node and for it, which is no member any more.
+    pub(crate) fn forget(&mut self, node: NodeId) -> Result<(), DirectoryError> {
+        let change = self.db.transaction()?;
+        let freed = forget(&change, node)?;
+        change.commit()?;
+        self.total = self.total.saturating_sub(freed);
+        Ok(())
+    }
+
+    /// How much is held.
+    pub(crate) fn counts(&self) -> Result<HeldCounts, DirectoryError> {
+        counts(&self.db)
     }
 
     /// The first batch for a receiver whose number is above `after`.

@@ -28,7 +28,7 @@ use crate::{
     config::{AgentVisibility, HubConfig, TlsMode},
     directory::{Directory, DirectoryError, DirectoryPolicy, HubCounts},
     folder::{self, InviteError},
-    held::{self, HeldStore},
+    held::{self, HeldBatches, HeldCounts, HeldStore},
     identity::{HubIdentity, IdentityError},
     nat_discovery::NatDiscovery,
     queue::DirectoryQueue,
@@ -52,6 +52,7 @@ pub struct Hub {
     udp: SocketAddr,
     clock: fn() -> u64,
     queue: DirectoryQueue,
+    held: HeldBatches,
     pub(crate) relay: Relay,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
@@ -136,6 +137,7 @@ impl Hub {
         let pinned = (!matches!(config.tls, TlsMode::Files { .. })).then_some(id);
         folder::remember(&mut directory, &url, pinned, config.trust)?;
         let held = HeldStore::open(&config.data_dir.join(held::DATABASE), config.hold)?;
+        let held = HeldBatches::new(held);
         let (queue, directory) = DirectoryQueue::start(directory).map_err(StartError::Thread)?;
 
         let discovery_port = udp.port();
@@ -152,7 +154,13 @@ impl Hub {
         tokio::spawn(removed.end(stopped.clone()));
         let stun = tokio::spawn(stun.serve(stopped.clone()));
         let port = ServerContext {
-            api: DirectoryApi::new(about, config.clock, queue.clone(), held, &config.bounds),
+            api: DirectoryApi::new(
+                about,
+                config.clock,
+                queue.clone(),
+                held.clone(),
+                &config.bounds,
+            ),
             relay: relay.clone(),
             tls: (config.tls != TlsMode::Plain).then(|| TlsAcceptor::from(Arc::new(tls))),
             handshake: config.bounds.handshake,
@@ -167,6 +175,7 @@ impl Hub {
             udp,
             clock: config.clock,
             queue,
+            held,
             relay,
             stop,
             serving,
@@ -243,6 +252,7 @@ impl Hub {
             .await;
         let removed = remove.map_err(|_| InviteError::ShuttingDown)?;
         let removed = removed.map_err(InviteError::Directory)?;
+        self.ask_held(move |held| held.forget(node)).await?;
         if let Ok(endpoint) = EndpointId::from_bytes(node.as_bytes()) {
             self.relay.disconnect(endpoint);
         }
@@ -263,6 +273,24 @@ impl Hub {
             .await
             .map_err(|_| InviteError::ShuttingDown)?
             .map_err(InviteError::Directory)
+    }
+
+    /// What is held for members that are away.
+    ///
+    /// # Errors
+    ///
+    /// [`InviteError::Directory`] and [`InviteError::ShuttingDown`].
+    pub async fn held(&self) -> Result<HeldCounts, InviteError> {
+        self.ask_held(|held| held.counts()).await
+    }
+
+    async fn ask_held<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut HeldStore) -> Result<T, DirectoryError> + Send + 'static,
+    ) -> Result<T, InviteError> {
+        let asked = self.held.ask(ask).await;
+        let answer = asked.map_err(|_| InviteError::ShuttingDown)?;
+        answer.map_err(InviteError::Directory)
     }
 
     /// Stops: no new connection, requests in flight finish within two seconds, the database is

@@ -52,7 +52,7 @@ pub use directory::{DirectoryError, HubCounts, OpenTicket};
 pub use folder::{HubFolderStatus, InviteError};
 pub use hailwire_core::relay_share::RelayRates;
 pub use hailwire_wire::directory::MemberTrust;
-pub use held::HoldBounds;
+pub use held::{HeldCounts, HoldBounds};
 pub use hub::{Hub, StartError};
 pub use identity::IdentityError;
 pub use metrics::METRICS_CONTENT_TYPE;

@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::{directory::HubCounts, folder::InviteError, hub::Hub};
+use crate::{directory::HubCounts, folder::InviteError, held::HeldCounts, hub::Hub};
 
 /// The media type of the text.
 pub const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -31,7 +31,8 @@ impl Hub {
         };
         let mut out = String::new();
         // Writing to a string does not fail.
-        let _ = write(&mut out, self.counts().await?, &relayed);
+        let (counts, held) = (self.counts().await?, self.held().await?);
+        let _ = write(&mut out, counts, held, &relayed);
         Ok(out)
     }
 }
@@ -47,7 +48,12 @@ struct RelayTotals {
     over_rate: u64,
 }
 
-fn write(out: &mut String, counts: HubCounts, relay: &RelayTotals) -> fmt::Result {
+fn write(
+    out: &mut String,
+    counts: HubCounts,
+    held: HeldCounts,
+    relay: &RelayTotals,
+) -> fmt::Result {
     let mut registry = Registry::with_prefix("hailwire_hub");
     let mut gauge = |name: &str, help: &str, value: u64| {
         let gauge = Gauge::<i64>::default();
@@ -61,6 +67,12 @@ fn write(out: &mut String, counts: HubCounts, relay: &RelayTotals) -> fmt::Resul
         counts.records,
     );
     gauge("names", "Names that are held", counts.names);
+    gauge(
+        "held_batches",
+        "Sealed batches of messages that wait for members that are away",
+        held.batches,
+    );
+    gauge("held_bytes", "Bytes of those", held.bytes);
     let open = relay.opened.saturating_sub(relay.closed);
     gauge("relay_connections", "Open connections to the relay", open);
     let mut counter = |name: &str, help: &str, unit: Option<Unit>, value: u64| {
@@ -119,7 +131,11 @@ mod tests {
             over_rate: 4,
         };
         let mut out = String::new();
-        write(&mut out, counts, &relay).unwrap();
+        let held = HeldCounts {
+            batches: 6,
+            bytes: 24_576,
+        };
+        write(&mut out, counts, held, &relay).unwrap();
         let samples: Vec<&str> = out.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             samples,
@@ -127,6 +143,8 @@ mod tests {
                 "hailwire_hub_members 3",
                 "hailwire_hub_records 2",
                 "hailwire_hub_names 1",
+                "hailwire_hub_held_batches 6",
+                "hailwire_hub_held_bytes 24576",
                 "hailwire_hub_relay_connections 4",
                 "hailwire_hub_relay_received_bytes_total 70",
                 "hailwire_hub_relay_sent_bytes_total 60",

@@ -847,6 +847,8 @@ pub struct MessageRow {
     pub bytes: u64,
     /// When this node had it on disk.
     pub stored_at_ms: u64,
+    /// When a hub first held a sealed copy of it for the receiver's node, which was away.
+    pub held_at_ms: Option<u64>,
     /// When the receiver's node had it on disk, as far as this node knows.
     pub delivered_at_ms: Option<u64>,
     /// When this node, from which it was sent, learned that the last attempt had begun; one that ends within a second is not told.

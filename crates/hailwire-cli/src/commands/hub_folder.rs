@@ -17,6 +17,7 @@ pub(super) fn status(run: &CommandContext) -> Result<(), CommandFailure> {
         "running": status.running, "pid": status.process, "url": status.url, "id": status.key,
         "members": status.counts.members, "records": status.counts.records,
         "names": status.counts.names, "tickets": status.tickets,
+        "held": { "batches": status.held.batches, "bytes": status.held.bytes },
         "members_trust_each_other": members_trusted, "data_dir": run.data.root(),
     });
     run.output.value(&value, |_| for_people(run, &status))
@@ -38,14 +39,26 @@ fn for_people(run: &CommandContext, status: &HubFolderStatus) -> String {
     };
     format!(
         "runs      {runs}\nurl       {}\nid        {key}\nmembers   {}, {} of them published now, {} names\ntrust     \
-         members trust {trust}\ntickets   {} open\ndata      {}\n",
+         members trust {trust}\ntickets   {} open\nholds     {}\ndata      {}\n",
         status.url,
         status.counts.members,
         status.counts.records,
         status.counts.names,
         status.tickets,
+        holds(status),
         run.data.root().display(),
     )
+}
+
+/// What it holds for members that are away.
+fn holds(status: &HubFolderStatus) -> String {
+    match status.held.batches {
+        0 => "no messages for members that are away".to_owned(),
+        batches => format!(
+            "{batches} sealed batches of messages for members that are away, {}",
+            text::bytes(status.held.bytes)
+        ),
+    }
 }
 
 pub(super) fn members(run: &CommandContext) -> Result<(), CommandFailure> {

@@ -15,7 +15,7 @@ use hailwire::{
     },
 };
 use hailwire_terminal::{failure::CommandFailure, output::stdout_failure, table::TextTable, text};
-use hailwire_wire::limits;
+use hailwire_wire::{limits, messages::MessageState};
 
 use super::{CommandContext, body, call::prepare, connect, did_you_mean, task, trust::when};
 use crate::plan::{CallPlan, DurablePlan};
@@ -75,7 +75,7 @@ pub(super) async fn list(run: &CommandContext, query: MessageQuery) -> Result<()
                 row.id.clone(),
                 row.to.clone(),
                 row.node.map(|node| node.short()).unwrap_or_default(),
-                row.state.clone(),
+                state_of(row).to_owned(),
                 when(row.stored_at_ms / 1000),
                 row.attempts.to_string(),
                 text::bytes(row.bytes),
@@ -91,6 +91,14 @@ pub(super) async fn list(run: &CommandContext, query: MessageQuery) -> Result<()
     run.output.rows(&rows, table, empty)
 }
 
+/// Its state for people: one that waits here and at a hub is held.
+fn state_of(row: &MessageRow) -> &str {
+    match row.held_at_ms {
+        Some(_) if row.state == MessageState::Stored.name() => "held",
+        _ => &row.state,
+    }
+}
+
 pub(super) async fn show(run: &CommandContext, id: String) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let selector = MessageSelector { id };
@@ -101,8 +109,8 @@ pub(super) async fn show(run: &CommandContext, id: String) -> Result<(), Command
 pub(super) fn page(detail: &MessageDetail) -> String {
     let row = &detail.row;
     let mut page = match row.task.as_str() {
-        "" => format!("{}  {}\n", row.id, row.state),
-        task => format!("{}  {task} ({})\n", row.id, row.state),
+        "" => format!("{}  {}\n", row.id, state_of(row)),
+        task => format!("{}  {task} ({})\n", row.id, state_of(row)),
     };
     let node = row.node.map(|node| node.short()).unwrap_or_default();
     let _ = match (row.sent, row.from.as_str()) {
@@ -116,6 +124,7 @@ pub(super) fn page(detail: &MessageDetail) -> String {
         }
     };
     said("stored", Some(row.stored_at_ms));
+    said("held by a hub", row.held_at_ms);
     said("delivered", row.delivered_at_ms);
     said("started", row.started_at_ms);
     said("withdrawn", row.withdrawn_at_ms);

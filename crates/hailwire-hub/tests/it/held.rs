@@ -43,9 +43,9 @@ async fn join(hub: &TestHub, client: &Client) {
     let _: admin::JoinAnswer = client.admin(method::JOIN, &join).await.unwrap();
 }
 
-async fn trust(client: &Client, other: &Node, alias: &str, allow: &[&str]) {
+async fn trust(client: &Client, other: hailwire_wire::NodeId, alias: &str, allow: &[&str]) {
     let add = admin::TrustAdd {
-        id: other.id(),
+        id: other,
         alias: alias.into(),
         allow: allow.iter().map(ToString::to_string).collect(),
         offer: Vec::new(),
@@ -91,6 +91,27 @@ async fn until(folder: &Path, sql: &str, expected: i64) {
     timeout(TIMEOUT, seen).await.unwrap();
 }
 
+/// What the sender's node says of a message, once it says what is awaited.
+async fn shown(
+    client: &Client,
+    id: &str,
+    is_so: impl Fn(&admin::MessageRow) -> bool,
+) -> admin::MessageRow {
+    let mut looks = interval(Duration::from_millis(20));
+    let seen = async {
+        loop {
+            looks.tick().await;
+            let select = admin::MessageSelector { id: id.to_owned() };
+            let detail: admin::MessageDetail =
+                client.admin(method::MESSAGE_SHOW, &select).await.unwrap();
+            if is_so(&detail.row) {
+                return detail.row;
+            }
+        }
+    };
+    timeout(TIMEOUT, seen).await.unwrap()
+}
+
 /// Nothing of a message is readable in any file of the hub, nor in those of held batches the name of the agent, which its node publishes
 /// in its record.
 fn nothing_is_readable(folder: &Path) {
@@ -133,8 +154,8 @@ async fn a_call_and_its_answer_go_through_the_hub_while_never_both_are_awake() {
     let bob_id = bob.id();
     join(&hub, &alice_client).await;
     join(&hub, &bob_client).await;
-    trust(&alice_client, &bob, "bob", &[]).await;
-    trust(&bob_client, &alice, "alice", &[]).await;
+    trust(&alice_client, bob.id(), "bob", &[]).await;
+    trust(&bob_client, alice.id(), "alice", &[]).await;
     bob.shutdown(GRACE).await;
 
     let to = format!("{}@bob", WORDS[2]);
@@ -142,7 +163,12 @@ async fn a_call_and_its_answer_go_through_the_hub_while_never_both_are_awake() {
     let sent = call.durable(true, true).await.unwrap();
     let folder = hub.folder.path();
     until(folder, "SELECT count(*) FROM held", 1).await;
+    let row = shown(&alice_client, &sent.id, |row| row.held_at_ms.is_some()).await;
+    assert_eq!(row.state, "stored", "it waits here all the same");
+    assert!(row.held_at_ms.unwrap() >= row.stored_at_ms);
     nothing_is_readable(folder);
+    let counts = hub.hub.held().await.unwrap();
+    assert_eq!((counts.batches, counts.bytes), (1, 4096 + 49));
     let held = Connection::open(folder.join("held.db")).unwrap();
     let (sender, receiver): ([u8; 32], [u8; 32]) = held
         .query_row("SELECT sender, receiver FROM held", [], |row| {
@@ -212,8 +238,8 @@ async fn a_hub_that_alters_forges_or_hands_out_again_has_nothing_done_and_its_co
     let (bob, bob_client) = start(&bob_folder, "bob").await;
     join(&hub, &alice_client).await;
     join(&hub, &bob_client).await;
-    trust(&alice_client, &bob, "bob", &[]).await;
-    trust(&bob_client, &alice, "alice", &[]).await;
+    trust(&alice_client, bob.id(), "bob", &[]).await;
+    trust(&bob_client, alice.id(), "alice", &[]).await;
     bob.shutdown(GRACE).await;
     let to = format!("{}@bob", WORDS[2]);
     let call = alice_client.call(&to).body(WORDS[0].to_owned());
@@ -260,8 +286,8 @@ async fn what_its_receiver_refuses_for_good_is_dead_by_way_of_the_hub_and_stays_
     let (bob, bob_client) = start(&bob_folder, "bob").await;
     join(&hub, &alice_client).await;
     join(&hub, &bob_client).await;
-    trust(&alice_client, &bob, "bob", &[]).await;
-    trust(&bob_client, &alice, "alice", &["another"]).await;
+    trust(&alice_client, bob.id(), "bob", &[]).await;
+    trust(&bob_client, alice.id(), "alice", &["another"]).await;
     bob.shutdown(GRACE).await;
     let to = format!("{}@bob", WORDS[2]);
     let call = alice_client.call(&to).body(WORDS[0].to_owned());
@@ -276,7 +302,7 @@ async fn what_its_receiver_refuses_for_good_is_dead_by_way_of_the_hub_and_stays_
     // Allowed meanwhile; the hub hands the old copy out again.
     let (alice, alice_client) = start(&alice_folder, "alice").await;
     assert_eq!(ended(&alice_client, &sent.id).await.row.state, "dead");
-    trust(&bob_client, &alice, "alice", &[WORDS[2]]).await;
+    trust(&bob_client, alice.id(), "alice", &[WORDS[2]]).await;
     hand_out(folder, alice.id().as_bytes(), bob.id().as_bytes(), &sealed);
     bob.shutdown(GRACE).await;
     let (bob, bob_client) = start(&bob_folder, "bob").await;
@@ -292,6 +318,73 @@ async fn what_its_receiver_refuses_for_good_is_dead_by_way_of_the_hub_and_stays_
     alice.shutdown(GRACE).await;
     bob.shutdown(GRACE).await;
     hub.hub.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_hub_brought_and_was_done_is_not_dead_because_its_sender_is_allowed_no_more_when_it_offers_it()
+ {
+    let hub = TestHub::https().await;
+    let (alice_folder, bob_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (alice, alice_client) = start(&alice_folder, "alice").await;
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    join(&hub, &alice_client).await;
+    join(&hub, &bob_client).await;
+    trust(&alice_client, bob.id(), "bob", &[]).await;
+    trust(&bob_client, alice.id(), "alice", &[WORDS[2]]).await;
+    bob.shutdown(GRACE).await;
+    let to = format!("{}@bob", WORDS[2]);
+    let call = alice_client.call(&to).body(WORDS[0].to_owned());
+    let sent = call.durable(true, true).await.unwrap();
+    let folder = hub.folder.path();
+    until(folder, "SELECT count(*) FROM held", 1).await;
+    let alice_id = alice.id();
+    alice.shutdown(GRACE).await;
+
+    let (bob, bob_client) = start(&bob_folder, "bob").await;
+    let _serving = serve(&bob_client).await;
+    let mut looks = interval(Duration::from_millis(20));
+    let done = async {
+        while inbox(&bob_client).await != [("answered".to_owned(), 1)] {
+            looks.tick().await;
+        }
+    };
+    timeout(TIMEOUT, done).await.unwrap();
+    trust(&bob_client, alice_id, "alice", &["another"]).await;
+    let (alice, alice_client) = start(&alice_folder, "alice").await;
+    assert_eq!(ended(&alice_client, &sent.id).await.row.state, "answered");
+    alice.shutdown(GRACE).await;
+    bob.shutdown(GRACE).await;
+    hub.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_is_held_from_a_member_and_for_it_goes_with_its_membership() {
+    let hub = TestHub::plain().await;
+    let (one, two, three) = (
+        hub.member(1).await,
+        hub.member(2).await,
+        hub.member(3).await,
+    );
+    let sealed = || bytes::Bytes::from_static(b"sealed");
+    let ways = [(&one, &two), (&two, &one), (&one, &three), (&three, &one)];
+    for (from, to) in ways {
+        from.client.hold(to.key.id(), sealed()).await.unwrap();
+    }
+    assert_eq!(hub.hub.held().await.unwrap().batches, 4);
+    assert!(two.client.leave().await.unwrap().left);
+    let left = hub.hub.held().await.unwrap();
+    assert_eq!((left.batches, left.bytes), (2, 12));
+    assert!(hub.hub.remove(three.key.id()).await.unwrap());
+    assert_eq!(hub.hub.held().await.unwrap().batches, 0);
+
+    // Another process removes it: the hub has room for as much again.
+    let four = hub.member(4).await;
+    one.client.hold(four.key.id(), sealed()).await.unwrap();
+    let who = hailwire_wire::address::NodeRef::Id(four.key.id());
+    hailwire_hub::folder::remove_member(hub.folder.path(), &who).unwrap();
+    assert_eq!(hub.hub.held().await.unwrap().batches, 0);
+    let status = hailwire_hub::folder::status(hub.folder.path()).unwrap();
+    assert_eq!((status.running, status.held.batches), (true, 0));
 }
 
 #[tokio::test]

@@ -14,8 +14,10 @@ use hailwire_wire::{
     capsule::{Capsule, CapsuleDecoder, CapsuleError, ConnectionHalf},
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AgentOffers, AnswerHead, GoingAway, HeaderError, Hello, RegisterHeader},
+    held::{HeldContent, HeldError},
     lease::{LeaseAnswer, LeaseList, LeaseRelease, LeaseReleased, LeaseRequest},
-    messages::{BatchAnswer, decode_batch},
+    messages::{BatchAnswer, MessageBatch, decode_batch},
+    signed::KeyPair,
     topics::{RecordReader, TopicInterest, TopicRecord, TopicReplay, put_record},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -271,6 +273,84 @@ fn batches_of_messages_are_byte_for_byte_as_the_vectors_say() {
         readable: Vec::new(),
         refused: file.refused,
     });
+}
+
+#[derive(Deserialize)]
+struct HeldBatches {
+    vectors: Vec<GoodHeld>,
+    refused: Vec<RefusedHeld>,
+}
+
+#[derive(Deserialize)]
+struct GoodHeld {
+    name: String,
+    sender_seed: Hex,
+    receiver_seed: Hex,
+    sender: Hex,
+    receiver: Hex,
+    random: Hex,
+    sealed_ms: u64,
+    batch: Value,
+    sealed: Hex,
+}
+
+/// A vector after it was cut or altered: at these places the highest bit is the other.
+#[derive(Deserialize)]
+struct RefusedHeld {
+    name: String,
+    of: String,
+    cut: Option<usize>,
+    #[serde(default)]
+    altered: Vec<usize>,
+    error: String,
+}
+
+fn seed(hex: &Hex) -> [u8; 32] {
+    hex.0.as_slice().try_into().expect("32 bytes")
+}
+
+#[test]
+fn what_a_hub_holds_is_sealed_byte_for_byte_as_the_vectors_say() {
+    let file: HeldBatches = load("held.json");
+    let find = |name: &str| {
+        let found = file.vectors.iter().find(|vector| vector.name == name);
+        found.unwrap_or_else(|| panic!("no vector {name}"))
+    };
+    for vector in &file.vectors {
+        let name = &vector.name;
+        let sender = KeyPair::from_seed(&seed(&vector.sender_seed));
+        let receiver = KeyPair::from_seed(&seed(&vector.receiver_seed));
+        assert_eq!(sender.id().as_bytes()[..], vector.sender.0, "{name}");
+        assert_eq!(receiver.id().as_bytes()[..], vector.receiver.0, "{name}");
+        let batch: MessageBatch = serde_json::from_value(with_bytes(vector.batch.clone()))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let content = HeldContent::new(receiver.id(), vector.sealed_ms, &batch);
+        let sealed = content.seal(&sender, seed(&vector.random)).expect(name);
+        assert_eq!(Hex(sealed), vector.sealed, "{name}");
+        let opened = HeldContent::open(&receiver, sender.id(), &vector.sealed.0).expect(name);
+        assert_eq!(opened, content, "{name}");
+        assert_eq!(opened.batch().expect(name), batch, "{name}");
+    }
+    for refused in &file.refused {
+        let of = find(&refused.of);
+        let mut bytes = of.sealed.0.clone();
+        bytes.truncate(refused.cut.unwrap_or(bytes.len()));
+        for at in &refused.altered {
+            bytes[*at] ^= 0x80;
+        }
+        let receiver = KeyPair::from_seed(&seed(&of.receiver_seed));
+        let sender = KeyPair::from_seed(&seed(&of.sender_seed)).id();
+        let error = match HeldContent::open(&receiver, sender, &bytes) {
+            Ok(_) => "none",
+            Err(HeldError::TooLarge) => "too_large",
+            Err(HeldError::Key) => "key",
+            Err(HeldError::Version(_)) => "version",
+            Err(HeldError::Sealed) => "sealed",
+            Err(HeldError::Forged) => "forged",
+            Err(HeldError::Malformed) => "malformed",
+        };
+        assert_eq!(error, refused.error, "{}", refused.name);
+    }
 }
 
 #[test]

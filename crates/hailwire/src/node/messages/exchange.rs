@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use hailwire_core::{delivery::SenderNews, held_copies};
+use hailwire_core::{delivery::SenderNews, held_copies, inbox_schedule::MessageNumber};
 use hailwire_wire::{
     Code, NodeId, Status, header,
     limits::{self, MAX_BATCH, MAX_BATCH_BYTES},
@@ -18,7 +18,8 @@ use super::{
     decided::{self, BatchWay},
     held, lane, locked, millis, now_ms,
     rows::{self, MessageEnd, NewMessage, OpenEntry},
-    tasks, withdrawal,
+    tasks,
+    withdrawal::{self, Withdrawn},
 };
 use crate::{
     admin::{self, method},
@@ -294,11 +295,7 @@ pub(super) async fn take_in(
         .map(|(_, message)| message.body.len() as u64)
         .collect();
     let decided = held_copies::decided_up_to(&numbers, &statuses);
-    let refused = match way {
-        BatchWay::Tunnel => Vec::new(),
-        BatchWay::Hub => refused_for_good(&ids, &numbers, &statuses),
-    };
-    let any_refused = !refused.is_empty();
+    let refused = refused_for_good(&ids, &numbers, &statuses);
     if !batch.receipts.is_empty() {
         node.messages.look_after(super::LOOK_AFTER_END);
     }
@@ -315,7 +312,11 @@ pub(super) async fn take_in(
             // Before messages, so that what follows a withdrawn one does not overtake it.
             let withdrawn = withdrawal::receive(db, own, peer, &withdrawals, now)?;
             if withdrawn.refused().is_some() {
-                return Ok((Vec::new(), left, withdrawn));
+                return Ok(TakenIn {
+                    left,
+                    withdrawn,
+                    ..TakenIn::default()
+                });
             }
             let before = match way {
                 BatchWay::Tunnel => None,
@@ -331,11 +332,25 @@ pub(super) async fn take_in(
                 };
                 written.push((message, entry));
             }
-            let refused = refused.into_iter().filter(|(number, ..)| !is_old(*number));
-            let refused: Vec<_> = refused.map(|(_, id, status)| (id, status)).collect();
-            withdrawal::remember_refused(db, peer, &refused, now)?;
+            let (mut known, mut new) = (Vec::new(), Vec::new());
+            for (number, id, status) in refused {
+                match rows::is_known(db, peer, id)? {
+                    true => known.push(id),
+                    false if !is_old(number) => new.push((id, status)),
+                    false => {}
+                }
+            }
+            if way == BatchWay::Hub {
+                withdrawal::remember_refused(db, peer, &new, now)?;
+            }
             decided::note(db, peer, decided)?;
-            Ok((written, left, withdrawn))
+            Ok(TakenIn {
+                written,
+                known,
+                any_refused: way == BatchWay::Hub && !new.is_empty(),
+                left,
+                withdrawn,
+            })
         })
         .await;
     let release_all = || {
@@ -343,10 +358,21 @@ pub(super) async fn take_in(
             locked(&node.messages.came).release(peer, *size);
         }
     };
-    let (written, left, withdrawn) = written.map_err(|error| {
+    let TakenIn {
+        written,
+        known,
+        any_refused,
+        left,
+        withdrawn,
+    } = written.map_err(|error| {
         release_all();
         super::not_stored(&error)
     })?;
+    for (id, status) in ids.iter().zip(&mut statuses) {
+        if known.contains(id) {
+            *status = Status::ok();
+        }
+    }
     if let Some(status) = withdrawn.refused() {
         release_all();
         statuses.fill(status.clone());
@@ -377,6 +403,20 @@ pub(super) async fn take_in(
         messages: statuses,
         withdrawals: withdrawn.statuses,
     })
+}
+
+/// What is on disk of a batch.
+#[derive(Default)]
+struct TakenIn {
+    /// Messages, each with its number here where it was not there before.
+    written: Vec<(NewMessage, Option<MessageNumber>)>,
+    /// Messages that would be refused now, and were taken before: they have their end, or will.
+    known: Vec<MessageId>,
+    /// Whether their sender is to be told of some that a hub brought, and that are refused for good.
+    any_refused: bool,
+    /// Messages that wait no more for their receivers, with their sizes.
+    left: Vec<(NodeId, u64)>,
+    withdrawn: Withdrawn,
 }
 
 /// The number, id and status of each message that is not to be offered again.

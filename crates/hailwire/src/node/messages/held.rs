@@ -11,7 +11,7 @@ use hailwire_wire::{
     NodeId, header,
     held::{HeldContent, HeldError},
     limits::{CLOCK_TOLERANCE_S, MAX_BATCH, MAX_HELD_AGE_S},
-    messages::{MessageBatch, OfferedMessage, is_offered_again},
+    messages::{MessageBatch, MessageId, OfferedMessage, is_offered_again},
 };
 use sha2::{Digest as _, Sha256};
 
@@ -62,6 +62,7 @@ pub(super) async fn leave_copy(node: &Arc<NodeInner>, peer: NodeId) {
         return;
     }
     let now = now_ms();
+    let ids: Vec<MessageId> = batch.messages.iter().map(|message| message.id).collect();
     let messages = batch.messages.into_iter();
     batch.messages = messages.map(|m| for_the_way(m, now)).collect();
     let mut fresh = [0; 32];
@@ -81,6 +82,7 @@ pub(super) async fn leave_copy(node: &Arc<NodeInner>, peer: NodeId) {
                 let time =
                     Duration::from_secs(until.saturating_sub(now / 1000).min(MAX_HELD_AGE_S));
                 tracing::debug!(%peer, hub = %hub.client().url(), "a hub holds what waits");
+                note_held(node, peer, ids).await;
                 locked(&node.messages.held_copies).handle_held(begun, peer, digest, time);
                 return;
             }
@@ -88,6 +90,18 @@ pub(super) async fn leave_copy(node: &Arc<NodeInner>, peer: NodeId) {
         }
     }
     locked(&node.messages.held_copies).handle_refused(begun, peer);
+}
+
+/// Has their senders see that a hub holds these.
+async fn note_held(node: &NodeInner, peer: NodeId, ids: Vec<MessageId>) {
+    let noted = node
+        .messages
+        .store
+        .run(move |db| rows::note_held(db, peer, &ids, now_ms()));
+    if let Err(error) = noted.await {
+        tracing::warn!(%peer, %error, "that a hub holds messages is not written down");
+    }
+    node.messages.note_change();
 }
 
 /// What waits for a peer, withdrawals first: where they fill a batch, no message goes with them, as in one that goes over a tunnel.

@@ -442,6 +442,23 @@ pub(super) fn learn(
     Ok(left)
 }
 
+/// A hub holds a sealed copy of these for a peer; the first time counts.
+pub(super) fn note_held(db: &Connection, peer: NodeId, ids: &[MessageId], now: u64) -> Result<()> {
+    for id in ids {
+        db.prepare_cached(
+            "UPDATE sent SET held_at = ?3 WHERE id = ?1 AND node = ?2 AND held_at IS NULL",
+        )?
+        .execute(params![Id(id), Key(&peer), now.cast_signed()])?;
+    }
+    Ok(())
+}
+
+/// Whether a message of a peer is known here: it waits, or has ended and is still remembered.
+pub(super) fn is_known(db: &Connection, origin: NodeId, id: MessageId) -> Result<bool> {
+    db.prepare_cached("SELECT 1 FROM inbox WHERE origin = ?1 AND id = ?2 AND remembered = 0")?
+        .exists(params![Key(&origin), Id(&id)])
+}
+
 /// Hands a message to whoever takes it: it is written down first, so that an attempt that nobody hears of again is counted.
 pub(super) fn take(db: &Connection, number: MessageNumber) -> Result<Option<TakenMessage>> {
     let taken = db
@@ -692,7 +709,7 @@ pub(super) struct FoundMessage {
 
 /// What a list says of a message, which is nothing large.
 const SENT_COLUMNS: &str = "id, node, target, call, size, state, attempts, stored_at, expires_at, \
-     delivered_at, ended_at, status, withdrawn_at, started_at, progress_at, done, total, progress_text, \
+     held_at, delivered_at, ended_at, status, withdrawn_at, started_at, progress_at, done, total, progress_text, \
      keep";
 
 /// See [`SENT_COLUMNS`].
@@ -729,6 +746,7 @@ fn sent_row(row: &Row<'_>) -> Result<MessageRow> {
         sent: true,
         node: Some(node_of(row, "node")?),
         to: row.get("target")?,
+        held_at_ms: time_of(row, "held_at")?,
         delivered_at_ms: time_of(row, "delivered_at")?,
         ..tasks::sent_row(row, common_row(row)?)?
     })

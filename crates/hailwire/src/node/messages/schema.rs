@@ -9,7 +9,7 @@ pub(super) const SCHEMA: &str = "
         target TEXT NOT NULL, call INTEGER NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL,
         size INTEGER NOT NULL, key TEXT, state INTEGER NOT NULL, offered INTEGER NOT NULL DEFAULT 0,
         attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        delivered_at INTEGER, ended_at INTEGER, status BLOB, head BLOB, answer BLOB,
+        held_at INTEGER, delivered_at INTEGER, ended_at INTEGER, status BLOB, head BLOB, answer BLOB,
         max_attempts INTEGER NOT NULL DEFAULT 0, keep INTEGER NOT NULL, started_at INTEGER,
         progress_at INTEGER, done INTEGER NOT NULL DEFAULT 0, total INTEGER NOT NULL DEFAULT 0,
         progress_text TEXT NOT NULL DEFAULT '', partial BLOB NOT NULL DEFAULT x'',
