@@ -6,7 +6,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::held::HoldBounds;
 use hailwire_core::relay_share::RelayRates;
 use hailwire_wire::{HubUrl, directory::MemberTrust};
 
@@ -58,6 +57,27 @@ impl HubConfig {
             hold: HoldBounds::default(),
             bounds: HubBounds::default(),
             clock: system_clock,
+        }
+    }
+}
+
+/// What is held at most, in bytes of sealed batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldBounds {
+    /// In all. Default 256 MiB; 0 holds nothing.
+    pub bytes: u64,
+    /// From one sender, and as much for one receiver. Default 16 MiB.
+    pub bytes_of_one: u64,
+    /// How long a batch is held. Default 6 days, which is as long as a receiver takes it.
+    pub seconds: u64,
+}
+
+impl Default for HoldBounds {
+    fn default() -> Self {
+        Self {
+            bytes: 256 << 20,
+            bytes_of_one: 16 << 20,
+            seconds: hailwire_wire::limits::MAX_HELD_AGE_S,
         }
     }
 }

@@ -15,7 +15,7 @@ use hailwire_wire::{
 };
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
-use crate::{directory::DirectoryError, identity::private_database};
+use crate::{config::HoldBounds, directory::DirectoryError, identity::private_database};
 
 pub(crate) use requests::{HeldBatches, HeldTurn};
 
@@ -35,27 +35,6 @@ const SCHEMA: &str = "
     CREATE INDEX IF NOT EXISTS held_receiver ON held (receiver, number, size);
     CREATE INDEX IF NOT EXISTS held_at ON held (at);
 ";
-
-/// What is held at most, in bytes of sealed batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldBounds {
-    /// In all. Default 256 MiB; 0 holds nothing.
-    pub bytes: u64,
-    /// From one sender, and as much for one receiver. Default 16 MiB.
-    pub bytes_of_one: u64,
-    /// How long a batch is held. Default 6 days, which is as long as a receiver takes it.
-    pub seconds: u64,
-}
-
-impl Default for HoldBounds {
-    fn default() -> Self {
-        Self {
-            bytes: 256 << 20,
-            bytes_of_one: 16 << 20,
-            seconds: hailwire_wire::limits::MAX_HELD_AGE_S,
-        }
-    }
-}
 
 /// How much a hub holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

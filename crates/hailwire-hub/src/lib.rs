@@ -47,12 +47,12 @@ mod relay;
 mod server;
 mod throttle;
 
-pub use config::{AgentVisibility, DEFAULT_PORT, HubBounds, HubConfig, TlsMode};
+pub use config::{AgentVisibility, DEFAULT_PORT, HoldBounds, HubBounds, HubConfig, TlsMode};
 pub use directory::{DirectoryError, HubCounts, OpenTicket};
 pub use folder::{HubFolderStatus, InviteError};
 pub use hailwire_core::relay_share::RelayRates;
 pub use hailwire_wire::directory::MemberTrust;
-pub use held::{HeldCounts, HoldBounds};
+pub use held::HeldCounts;
 pub use hub::{Hub, StartError};
 pub use identity::IdentityError;
 pub use metrics::METRICS_CONTENT_TYPE;

@@ -113,7 +113,7 @@ fn no_more_programs_run_than_may_and_as_many_as_there_is_to_do() {
     let mut go = fifo(&nodes.path("go"));
     let ids: Vec<String> = (0..5).map(|_| send(&nodes, &["--any-order"])).collect();
     let rest = format!(
-        "touch '{0}'/$$; take; ls '{0}' | wc -l >> '{1}'; read go < '{2}'; ack; rm '{0}'/$$",
+        "touch '{0}'/$$; take; [ -n \"$id\" ] || {{ rm '{0}'/$$; exit 0; }}; ls '{0}' | wc -l >> '{1}'; read go < '{2}'; ack; rm '{0}'/$$",
         running.display(),
         counted.display(),
         nodes.path("go").display()

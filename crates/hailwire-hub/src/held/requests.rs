@@ -89,7 +89,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::held::{DATABASE, HoldBounds};
+    use crate::{config::HoldBounds, held::DATABASE};
 
     #[test]
     fn one_network_has_a_part_of_the_turns_and_all_have_a_bound() {
