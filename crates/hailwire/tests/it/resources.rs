@@ -87,7 +87,7 @@ impl Drop for SmallDisk {
 
 #[tokio::test]
 async fn a_full_disk_is_an_error_in_words_and_a_running_node_goes_on() {
-    let Some(disk) = SmallDisk::mount("size=512k") else {
+    let Some(disk) = SmallDisk::mount("size=768k") else {
         return;
     };
     let dir = disk.path().join("node");
