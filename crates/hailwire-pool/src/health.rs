@@ -193,11 +193,14 @@ impl HealthCell {
         }
     }
 
-    pub(crate) fn succeeded(&self) {
+    /// Whether it was down until now.
+    pub(crate) fn succeeded(&self) -> bool {
         // Healthy is the usual case, and a plain load keeps the cache line shared.
-        if self.0.load(Ordering::Acquire) != 0 {
+        let before = self.0.load(Ordering::Acquire);
+        if before != 0 {
             self.0.store(0, Ordering::Release);
         }
+        HealthWord::unpack(before).trips > 0
     }
 
     pub(crate) fn failed(&self, probe: bool, now: Duration, config: &HealthConfig) {

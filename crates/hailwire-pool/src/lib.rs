@@ -36,6 +36,8 @@
 //! | [`member`] | one member: what it is, and what it has in flight |
 //! | [`lease`] | one call's hold on a member |
 //! | [`health`] | the machine drawn above, in one atomic word |
+//! | [`outlier`] | which members fail far more often than the others, and are ejected |
+//! | [`priority`] | when a member takes calls beside the others: prioritised, overflow, pinned |
 //! | [`slots`] | a fixed set of slots, such as the connections to one agent, and the choice among them |
 //! | [`breaker`] | a circuit breaker, in one atomic word |
 //! | [`affinity`] | which slot a request has |
@@ -53,11 +55,14 @@ mod last_seen;
 pub mod lease;
 pub mod member;
 mod outcome;
+pub mod outlier;
 pub mod pool;
+pub mod priority;
 pub mod rendezvous;
 mod scramble;
 pub mod slots;
 mod strategy;
+mod weight;
 
 pub use affinity::{AffinityConfig, AffinityTable};
 pub use availability::Availability;
@@ -65,9 +70,11 @@ pub use breaker::{BreakerConfig, BreakerPermit, BreakerState, CircuitBreaker};
 pub use health::{HealthConfig, MemberHealth};
 pub use last_seen::LastSeen;
 pub use lease::Lease;
-pub use member::{Member, MemberConfig, Tier};
+pub use member::{Member, MemberConfig, MemberState, Tier};
 pub use outcome::Outcome;
+pub use outlier::OutlierConfig;
 pub use pool::{NoMember, Pool, PoolConfig};
+pub use priority::PriorityPolicy;
 pub use rendezvous::{AffinityKey, MemberPlace};
 pub use slots::{NoSlot, SlotSet, SlotView};
 pub use strategy::Strategy;

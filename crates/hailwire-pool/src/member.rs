@@ -1,7 +1,7 @@
 //! One member of a group.
 //!
-//! What a member is (key, value, tier, bound) is fixed when it joins; what happens to it (calls in
-//! flight, health, when it was last seen) lies in atomics.
+//! What a member is (key, value, tier, bound, policy) is fixed when it joins; what happens to it (calls in
+//! flight, health, weight, when it was last seen) lies in atomics.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -14,7 +14,10 @@ use crate::{
     health::{CallAdmission, HealthCell, HealthConfig, MemberHealth, ProbeClaim},
     last_seen::LastSeenCell,
     outcome::Outcome,
+    outlier::{CallTally, OutlierCell, OutlierConfig},
+    priority::PriorityPolicy,
     rendezvous::MemberPlace,
+    weight::WeightCell,
 };
 
 /// How near a member is. A nearer one is preferred as long as it is healthy and has room.
@@ -36,6 +39,29 @@ pub struct MemberConfig {
     pub max_concurrency: u32,
     /// Which keys go to it. Members of equal places share theirs: the oldest has them. Default: the same for all.
     pub place: MemberPlace,
+    /// When it takes calls beside the others. Default: always.
+    pub policy: PriorityPolicy,
+    /// How many members it stands for, as a node that has several of the name: it gets the calls of as many. Default 0, which is read as 1.
+    pub stands_for: u32,
+    /// For how long it gets fewer calls than the others after it joined, was down or ejected. Default zero: all of them at once.
+    pub slow_start: Duration,
+    /// When it joined, by the pool's clock.
+    pub joined: Duration,
+}
+
+/// What a member is at one moment, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It takes calls.
+    Healthy,
+    /// It takes calls, fewer than the others.
+    SlowStart,
+    /// It failed of late, and is passed over.
+    Suspect,
+    /// It is out of service, because its calls fail more often than those of others.
+    Ejected,
+    /// It is out of service, because it failed several times in a row.
+    Down,
 }
 
 /// One member of a group, with its state.
@@ -50,10 +76,20 @@ pub struct Member<K, V> {
     turn: AtomicU64,
     last_seen: LastSeenCell,
     health: HealthCell,
+    outlier: OutlierCell,
+    weight: WeightCell,
+    /// Told it by its pool, where each has another; never 0.
+    serial: u64,
 }
 
 impl<K, V> Member<K, V> {
-    pub(crate) fn new(key: K, value: V, config: MemberConfig, health_config: HealthConfig) -> Self {
+    pub(crate) fn new(
+        key: K,
+        value: V,
+        serial: u64,
+        config: MemberConfig,
+        health_config: HealthConfig,
+    ) -> Self {
         Self {
             key,
             value,
@@ -63,6 +99,9 @@ impl<K, V> Member<K, V> {
             turn: AtomicU64::new(0),
             last_seen: LastSeenCell::default(),
             health: HealthCell::default(),
+            outlier: OutlierCell::default(),
+            weight: WeightCell::new(config.stands_for, config.slow_start, config.joined),
+            serial,
         }
     }
 
@@ -94,6 +133,29 @@ impl<K, V> Member<K, V> {
     #[must_use]
     pub fn place(&self) -> MemberPlace {
         self.config.place
+    }
+
+    /// When it takes calls beside the others of its group.
+    #[must_use]
+    pub fn policy(&self) -> PriorityPolicy {
+        self.config.policy
+    }
+
+    /// From now on it stands for so many members; 0 is read as 1.
+    pub fn set_stands_for(&self, members: u32) {
+        self.weight.set(members);
+    }
+
+    /// What it is at this moment.
+    #[must_use]
+    pub fn state(&self, now: Duration) -> MemberState {
+        match self.health() {
+            MemberHealth::Down { .. } => MemberState::Down,
+            _ if self.is_ejected(now) => MemberState::Ejected,
+            MemberHealth::Suspect { until } if now < until => MemberState::Suspect,
+            _ if self.weight.is_starting_slowly(now) => MemberState::SlowStart,
+            MemberHealth::Suspect { .. } | MemberHealth::Healthy => MemberState::Healthy,
+        }
     }
 
     /// Calls that it has now.
@@ -132,13 +194,47 @@ impl<K, V> Member<K, V> {
     }
 
     pub(crate) fn settle(&self, outcome: Outcome, probe: bool, now: Duration) {
+        self.outlier.note(outcome == Outcome::Failure);
         match outcome {
             Outcome::Success => {
                 self.seen(now);
-                self.health.succeeded();
+                if self.health.succeeded() {
+                    self.weight.start_slowly(now);
+                }
             }
             Outcome::Failure => self.health.failed(probe, now, &self.health_config),
         }
+    }
+
+    /// What was counted of its calls of late.
+    pub(crate) fn tally(&self) -> CallTally {
+        self.outlier.look()
+    }
+
+    #[inline]
+    pub(crate) fn is_ejected(&self, now: Duration) -> bool {
+        self.outlier.is_ejected(now)
+    }
+
+    pub(crate) fn ejected_until(&self) -> Duration {
+        self.outlier.ejected_until()
+    }
+
+    /// Takes it out of service for a while; it starts slowly after that.
+    pub(crate) fn eject(&self, now: Duration, config: &OutlierConfig) {
+        self.weight.start_slowly(self.outlier.eject(now, config));
+    }
+
+    pub(crate) fn forgive(&self, now: Duration) {
+        self.outlier.forgive(now);
+    }
+
+    pub(crate) fn weight(&self, now: Duration) -> u64 {
+        self.weight.weight(now)
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     pub(crate) fn availability(&self, now: Duration) -> Availability {

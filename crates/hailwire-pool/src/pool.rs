@@ -1,15 +1,16 @@
 //! The members of one group, and the pick.
 //!
-//! A pick looks at every member once and takes the least of (availability, tier, load, turn): availability
-//! from [`crate::health`], load as the [`Strategy`] has it, and turn, the moment at which
-//! it was picked last, so that equals follow each other in a circle whichever of them are excluded,
-//! full or down at the time. The member's turn is taken with a compare-and-swap: whoever loses
+//! A pick looks at every member once and takes the least of (ejected or not, availability, priority, tier, load, turn): availability
+//! from [`crate::health`], priority from [`crate::priority`], load as the [`Strategy`] has it and in proportion to the member's weight, and turn, how long
+//! ago it was picked last, so that equals follow each other in a circle whichever of them are excluded,
+//! full or down at the time, and one of twice the weight has twice the turns. The member's turn is taken with a compare-and-swap: whoever loses
 //! looks again, so that threads that pick together go to different members.
 //!
-//! Cost: one pass over the group, five loads a member. Where chance decides, it is the turn's number,
+//! Cost: one pass over the group, seven loads a member. Where chance decides, it is the turn's number,
 //! scrambled, so that nothing else is kept for it.
 
 use std::{
+    cmp::Reverse,
     fmt,
     sync::{
         Arc, PoisonError, RwLock,
@@ -23,9 +24,12 @@ use crate::{
     health::{HealthConfig, MemberHealth},
     lease::Lease,
     member::{Member, MemberConfig, Tier},
+    outlier::{CallTally, OutlierConfig, OutlierLooks, outliers},
+    priority::{GroupPin, PriorityPolicy},
     rendezvous::AffinityKey,
     scramble::scramble,
     strategy::Strategy,
+    weight::WHOLE,
 };
 
 /// How a pool picks.
@@ -33,8 +37,10 @@ use crate::{
 pub struct PoolConfig {
     /// The choice among equals. Default [`Strategy::LeastLoaded`].
     pub strategy: Strategy,
-    /// When members are taken out of service.
+    /// When members are taken out of service for failures in a row.
     pub health: HealthConfig,
+    /// When they are for failing more often than others.
+    pub outliers: OutlierConfig,
 }
 
 /// Why no member was picked.
@@ -48,7 +54,7 @@ pub enum NoMember {
         /// When the first of them may be tried again.
         until: Duration,
     },
-    /// Each member that is not down has as many calls as it takes: `resource_exhausted`.
+    /// Each member that is in service has as many calls as it takes: `resource_exhausted`.
     Full,
 }
 
@@ -67,17 +73,40 @@ impl std::error::Error for NoMember {}
 /// The list that a pick reads; exchanged whole when the membership changes.
 type MemberList<K, V> = Arc<[Arc<Member<K, V>>]>;
 
-type RankedMember<'a, K, V> = (&'a Arc<Member<K, V>>, MemberRank);
+/// The list, and which policies there are in it.
+#[derive(Debug)]
+struct MemberTable<K, V> {
+    list: MemberList<K, V>,
+    has_pinned: bool,
+    has_overflow: bool,
+}
+
+impl<K, V> From<Vec<Arc<Member<K, V>>>> for MemberTable<K, V> {
+    fn from(list: Vec<Arc<Member<K, V>>>) -> Self {
+        let has = |is: fn(PriorityPolicy) -> bool| list.iter().any(|member| is(member.policy()));
+        Self {
+            has_pinned: has(PriorityPolicy::is_pinned),
+            has_overflow: has(PriorityPolicy::is_overflow),
+            list: list.into(),
+        }
+    }
+}
+
+/// A member that could be picked, and the turn that it had.
+type RankedMember<'a, K, V> = (&'a Arc<Member<K, V>>, MemberRank, u64);
 
 /// A group of members under one name. Share it in an [`Arc`].
 ///
-/// `K` tells members apart, `V` is what a call is dispatched with. Memory: about 100 bytes a member
+/// `K` tells members apart, `V` is what a call is dispatched with. Memory: about 180 bytes a member
 /// besides its key and value.
 #[derive(Debug)]
 pub struct Pool<K, V> {
     config: PoolConfig,
-    members: RwLock<MemberList<K, V>>,
+    members: RwLock<MemberTable<K, V>>,
     turn: AtomicU64,
+    serial: AtomicU64,
+    looks: OutlierLooks,
+    pin: GroupPin,
 }
 
 impl<K, V> Default for Pool<K, V> {
@@ -92,24 +121,26 @@ impl<K, V> Pool<K, V> {
     pub fn new(config: PoolConfig) -> Self {
         Self {
             config,
-            members: RwLock::new(Arc::from([])),
+            members: RwLock::new(Vec::new().into()),
             turn: AtomicU64::new(0),
+            serial: AtomicU64::new(0),
+            looks: OutlierLooks::default(),
+            pin: GroupPin::default(),
         }
     }
 
     /// The members as they are now, in the order in which they joined.
     #[must_use]
     pub fn members(&self) -> Arc<[Arc<Member<K, V>>]> {
-        Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
+        let table = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&table.list)
     }
 
     /// How many members there are, whatever their health.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.members
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        let table = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        table.list.len()
     }
 
     /// Whether there is no member.
@@ -139,19 +170,26 @@ impl<K, V> Pool<K, V> {
         now: Duration,
         accept: impl Fn(&Member<K, V>) -> bool,
     ) -> Result<Lease<K, V>, NoMember> {
-        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        self.look_for_outliers(&table.list, now);
         // Turns begin at 1, since 0 says that a member was never picked.
         let turn = self.turn.fetch_add(1, Ordering::AcqRel) + 1;
-        // Each further round means that another thread has taken what this one wanted.
         let lots = RandomDraw {
             turn,
-            members: members.len(),
+            members: table.list.len(),
         };
+        if table.has_pinned
+            && let Some(pinned) = self.pick_pinned(&table.list, lots, now, &accept)
+        {
+            return pinned;
+        }
+        // Each further round means that another thread has taken what this one wanted.
         loop {
-            let numbered = members.iter().enumerate();
-            let accepted = numbered.filter(|(_, member)| accept(member));
-            let (member, rank) = self.best(accepted, lots, now)?;
-            if !member.take_turn(rank.turn, turn) {
+            let (member, _, seen) = match table.has_overflow {
+                false => self.best(&table.list, lots, now, &accept)?,
+                true => self.best_below_overflow(&table.list, lots, now, &accept)?,
+            };
+            if !member.take_turn(seen, turn) {
                 continue;
             }
             if let Some(probe) = member.enter(now) {
@@ -175,48 +213,172 @@ impl<K, V> Pool<K, V> {
         key: AffinityKey,
         accept: impl Fn(&Member<K, V>) -> bool,
     ) -> Result<Lease<K, V>, NoMember> {
-        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        self.look_for_outliers(&table.list, now);
+        if table.has_pinned {
+            let turn = self.turn.fetch_add(1, Ordering::AcqRel) + 1;
+            let lots = RandomDraw {
+                turn,
+                members: table.list.len(),
+            };
+            if let Some(pinned) = self.pick_pinned(&table.list, lots, now, &accept) {
+                return pinned;
+            }
+        }
         // Each further round means that another thread has taken the last room or the probe.
         loop {
             let (mut best, mut why) = (None, NoMember::Empty);
-            for member in members.iter().filter(|member| accept(member)) {
+            for member in table.list.iter().filter(|member| accept(member)) {
                 match eligible(member, now) {
                     Err(reason) => why = soonest(why, reason),
-                    Ok(_) => {
-                        let score = key.score(member.place());
+                    Ok(Eligible { ejected, .. }) => {
+                        let score = (!ejected, key.score(member.place()));
                         if best.is_none_or(|(most, _)| score > most) {
                             best = Some((score, member));
                         }
                     }
                 }
             }
-            let (_, member) = best.ok_or(why)?;
+            let ((in_service, _), member) = best.ok_or(why)?;
+            if !in_service && why == NoMember::Full {
+                return Err(why);
+            }
             if let Some(probe) = member.enter(now) {
                 return Ok(Lease::new(Arc::clone(member), probe));
             }
         }
     }
 
-    /// The most welcome of some members.
-    fn best<'a>(
+    /// Of the pinned members, the one that has the calls; nothing where none is in service.
+    fn pick_pinned(
         &self,
-        members: impl Iterator<Item = (usize, &'a Arc<Member<K, V>>)>,
+        members: &[Arc<Member<K, V>>],
         lots: RandomDraw,
         now: Duration,
+        accept: &impl Fn(&Member<K, V>) -> bool,
+    ) -> Option<Result<Lease<K, V>, NoMember>> {
+        let is_pinned = |member: &Member<K, V>| member.policy().is_pinned() && accept(member);
+        loop {
+            let seen = self.pin.member();
+            let held = members
+                .iter()
+                .find(|member| member.serial() == seen && is_pinned(member));
+            let held = held.filter(|member| self.holds_pin(member, now));
+            let member = match held {
+                Some(member) => member,
+                None => match self.best(members, lots, now, &is_pinned) {
+                    Ok((member, rank, _)) if !rank.ejected => member,
+                    Ok(_) | Err(NoMember::Empty | NoMember::Down { .. }) => return None,
+                    Err(NoMember::Full) => return Some(Err(NoMember::Full)),
+                },
+            };
+            if member.serial() != seen && !self.pin.choose(seen, member.serial()) {
+                continue;
+            }
+            self.pin.note_use(now);
+            match member.enter(now) {
+                Some(probe) => return Some(Ok(Lease::new(Arc::clone(member), probe))),
+                None if !member.has_room() => return Some(Err(NoMember::Full)),
+                // Another thread has taken its probe: it is down for this one.
+                None => {}
+            }
+        }
+    }
+
+    /// Whether a member that was chosen still has the calls.
+    fn holds_pin(&self, member: &Member<K, V>, now: Duration) -> bool {
+        let PriorityPolicy::Pinned { idle } = member.policy() else {
+            return false;
+        };
+        let in_service =
+            member.availability(now) != Availability::Unavailable && !member.is_ejected(now);
+        in_service && (member.in_flight() > 0 || !self.pin.is_idle(now, idle))
+    }
+
+    /// The most welcome of the members that `accept` does not refuse.
+    fn best<'a>(
+        &self,
+        members: &'a [Arc<Member<K, V>>],
+        lots: RandomDraw,
+        now: Duration,
+        accept: &impl Fn(&Member<K, V>) -> bool,
     ) -> Result<RankedMember<'a, K, V>, NoMember> {
         let mut best: Option<RankedMember<'a, K, V>> = None;
         let mut why = NoMember::Empty;
-        for (index, member) in members {
-            match self.rank(index, member, lots, now) {
+        for (index, member) in members.iter().enumerate() {
+            if !accept(member) {
+                continue;
+            }
+            let seen = member.turn();
+            match self.rank(index, member, seen, lots, now) {
                 Err(reason) => why = soonest(why, reason),
                 Ok(rank) => {
-                    if best.as_ref().is_none_or(|(_, least)| rank < *least) {
-                        best = Some((member, rank));
+                    if best.as_ref().is_none_or(|(_, least, _)| rank < *least) {
+                        best = Some((member, rank, seen));
                     }
                 }
             }
         }
-        best.ok_or(why)
+        match best {
+            // One that is in service and full is waited for.
+            Some((_, rank, _)) if rank.ejected && why == NoMember::Full => Err(why),
+            best => best.ok_or(why),
+        }
+    }
+
+    /// As [`Pool::best`], without the overflow members whose time has not come.
+    fn best_below_overflow<'a>(
+        &self,
+        members: &'a [Arc<Member<K, V>>],
+        lots: RandomDraw,
+        now: Duration,
+        accept: &impl Fn(&Member<K, V>) -> bool,
+    ) -> Result<RankedMember<'a, K, V>, NoMember> {
+        let in_service = |member: &&Arc<Member<K, V>>| {
+            !member.policy().is_overflow()
+                && accept(member)
+                && member.availability(now) != Availability::Unavailable
+                && !member.is_ejected(now)
+        };
+        let others = members.iter().filter(in_service);
+        let least = others.map(|member| member.in_flight()).min();
+        self.best(members, lots, now, &|member| {
+            let its_time = match (member.policy(), least) {
+                (PriorityPolicy::Overflow { above }, Some(least)) => least >= above,
+                _ => true,
+            };
+            its_time && accept(member)
+        })
+    }
+
+    /// Ejects members whose calls fail far more often than those of the others, where a look is due.
+    #[inline]
+    fn look_for_outliers(&self, members: &[Arc<Member<K, V>>], now: Duration) {
+        if self.looks.is_due(now, &self.config.outliers) {
+            self.eject_outliers(members, now);
+        }
+    }
+
+    #[cold]
+    fn eject_outliers(&self, members: &[Arc<Member<K, V>>], now: Duration) {
+        let config = &self.config.outliers;
+        let tallies: Vec<CallTally> = members.iter().map(|member| member.tally()).collect();
+        let is_out = |member: &Arc<Member<K, V>>| {
+            member.is_ejected(now) || member.availability(now) == Availability::Unavailable
+        };
+        let mut out = members.iter().filter(|member| is_out(member)).count();
+        for member in members {
+            member.forgive(now);
+        }
+        for place in outliers(&tallies, config) {
+            if out >= config.most_ejected(members.len()) {
+                return;
+            }
+            if !is_out(&members[place]) {
+                members[place].eject(now, config);
+                out += 1;
+            }
+        }
     }
 
     #[inline]
@@ -224,10 +386,14 @@ impl<K, V> Pool<K, V> {
         &self,
         index: usize,
         member: &Member<K, V>,
+        turn: u64,
         lots: RandomDraw,
         now: Duration,
     ) -> Result<MemberRank, NoMember> {
-        let availability = eligible(member, now)?;
+        let Eligible {
+            ejected,
+            availability,
+        } = eligible(member, now)?;
         let load = match self.config.strategy {
             Strategy::RoundRobin => 0,
             Strategy::LeastLoaded => member.in_flight(),
@@ -239,20 +405,30 @@ impl<K, V> Pool<K, V> {
             Strategy::TwoChoices if lots.names(index) => member.in_flight(),
             Strategy::TwoChoices => u32::MAX,
         };
+        let waited = lots.turn.saturating_sub(turn);
+        let (load, waited) = match member.weight(now) {
+            WHOLE => (u64::from(load) * WHOLE, waited.saturating_mul(WHOLE)),
+            weight => (
+                u64::from(load) * WHOLE * WHOLE / weight,
+                waited.saturating_mul(weight),
+            ),
+        };
         Ok(MemberRank {
+            ejected,
             availability,
+            priority: member.policy().number(),
             tier: member.tier(),
             load,
-            turn: member.turn(),
+            waited: Reverse(waited),
         })
     }
 
     /// Replaces the list by what `change` makes of it.
     fn exchange<T>(&self, change: impl FnOnce(&mut Vec<Arc<Member<K, V>>>) -> T) -> T {
-        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
-        let mut list = members.to_vec();
+        let mut table = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        let mut list = table.list.to_vec();
         let result = change(&mut list);
-        *members = list.into();
+        *table = list.into();
         result
     }
 }
@@ -263,7 +439,9 @@ impl<K: Eq, V> Pool<K, V> {
     ///
     /// Cost: the list is copied, which is meant for changes that are rare beside picks.
     pub fn insert(&self, key: K, value: V, config: MemberConfig) -> Arc<Member<K, V>> {
-        let member = Arc::new(Member::new(key, value, config, self.config.health));
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
+        let member = Member::new(key, value, serial, config, self.config.health);
+        let member = Arc::new(member);
         self.exchange(
             |list| match list.iter_mut().find(|old| old.key() == member.key()) {
                 Some(old) => *old = Arc::clone(&member),
@@ -284,11 +462,9 @@ impl<K: Eq, V> Pool<K, V> {
     /// The member with this key.
     #[must_use]
     pub fn member(&self, key: &K) -> Option<Arc<Member<K, V>>> {
-        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
-        members
-            .iter()
-            .find(|member| member.key() == key)
-            .map(Arc::clone)
+        let table = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let found = table.list.iter().find(|member| member.key() == key);
+        found.map(Arc::clone)
     }
 
     /// Picks a member that is none of `excluded`: those that a call has been to already.
@@ -301,9 +477,15 @@ impl<K: Eq, V> Pool<K, V> {
     }
 }
 
-/// How available a member is that a call may go to, or why none may.
+/// What is known of a member that a call may go to.
+struct Eligible {
+    ejected: bool,
+    availability: Availability,
+}
+
+/// How a member is that a call may go to, or why none may.
 #[inline]
-fn eligible<K, V>(member: &Member<K, V>, now: Duration) -> Result<Availability, NoMember> {
+fn eligible<K, V>(member: &Member<K, V>, now: Duration) -> Result<Eligible, NoMember> {
     let availability = member.availability(now);
     if availability == Availability::Unavailable {
         let until = match member.health() {
@@ -312,19 +494,28 @@ fn eligible<K, V>(member: &Member<K, V>, now: Duration) -> Result<Availability, 
         };
         return Err(NoMember::Down { until });
     }
-    match member.has_room() {
-        true => Ok(availability),
-        false => Err(NoMember::Full),
+    let ejected = member.is_ejected(now);
+    match (member.has_room(), ejected) {
+        (true, _) => Ok(Eligible {
+            ejected,
+            availability,
+        }),
+        (false, false) => Err(NoMember::Full),
+        (false, true) => Err(NoMember::Down {
+            until: member.ejected_until(),
+        }),
     }
 }
 
 /// The order in which members are preferred; the fields in the order of their weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberRank {
+    ejected: bool,
     availability: Availability,
+    priority: u8,
     tier: Tier,
-    load: u32,
-    turn: u64,
+    load: u64,
+    waited: Reverse<u64>,
 }
 
 /// The random numbers of one pick. Costs nothing under a strategy that does not use them.

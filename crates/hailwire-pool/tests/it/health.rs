@@ -20,6 +20,7 @@ fn pool(keys: &[&'static str]) -> Pool<&'static str, ()> {
     let pool = Pool::new(PoolConfig {
         strategy: Strategy::RoundRobin,
         health,
+        ..PoolConfig::default()
     });
     for key in keys {
         pool.insert(*key, (), MemberConfig::default());
