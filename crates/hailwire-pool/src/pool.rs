@@ -276,6 +276,8 @@ impl<K, V> Pool<K, V> {
                 continue;
             }
             self.pin.note_use(now);
+            // So that another's turn comes once it is idle; whoever else takes it does as well.
+            member.take_turn(member.turn(), lots.turn);
             match member.enter(now) {
                 Some(probe) => return Some(Ok(Lease::new(Arc::clone(member), probe))),
                 None if !member.has_room() => return Some(Err(NoMember::Full)),

@@ -50,7 +50,7 @@ fn owners(pool: &Pool<Where, ()>) -> Vec<Where> {
 }
 
 /// Numbers of a linear congruential generator (Knuth's MMIX), of which the upper half is used.
-fn draws(seed: u64) -> impl FnMut(u32) -> u32 {
+pub(crate) fn draws(seed: u64) -> impl FnMut(u32) -> u32 {
     let mut state = seed;
     move |most| {
         state = state

@@ -7,8 +7,10 @@
 
 mod affine;
 mod chance;
+mod ejection;
 mod health;
 mod pick;
+mod share;
 mod slots;
 mod threads;
 mod together;
