@@ -50,6 +50,7 @@ pub mod affinity;
 mod availability;
 pub mod breaker;
 mod call_count;
+mod clock;
 pub mod health;
 mod last_seen;
 pub mod lease;

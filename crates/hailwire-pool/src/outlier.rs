@@ -16,6 +16,8 @@ use std::{
     time::Duration,
 };
 
+use crate::clock::millis;
+
 /// When members are ejected, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutlierConfig {
@@ -178,11 +180,6 @@ impl OutlierLooks {
         // The first pick of all begins the first interval.
         taken.is_ok() && due != 0
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    millis.min(UNTIL_MASK - 1)
 }
 
 #[cfg(test)]

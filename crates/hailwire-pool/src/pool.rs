@@ -23,7 +23,7 @@ use crate::{
     availability::Availability,
     health::{HealthConfig, MemberHealth},
     lease::Lease,
-    member::{Member, MemberConfig, Tier},
+    member::{Member, MemberConfig},
     outlier::{CallTally, OutlierConfig, OutlierLooks, outliers},
     priority::{GroupPin, PriorityPolicy},
     rendezvous::AffinityKey,
@@ -267,7 +267,7 @@ impl<K, V> Pool<K, V> {
             let member = match held {
                 Some(member) => member,
                 None => match self.best(members, lots, now, &is_pinned) {
-                    Ok((member, rank, _)) if !rank.ejected => member,
+                    Ok((member, rank, _)) if !rank.is_ejected() => member,
                     Ok(_) | Err(NoMember::Empty | NoMember::Down { .. }) => return None,
                     Err(NoMember::Full) => return Some(Err(NoMember::Full)),
                 },
@@ -323,7 +323,7 @@ impl<K, V> Pool<K, V> {
         }
         match best {
             // One that is in service and full is waited for.
-            Some((_, rank, _)) if rank.ejected && why == NoMember::Full => Err(why),
+            Some((_, rank, _)) if rank.is_ejected() && why == NoMember::Full => Err(why),
             best => best.ok_or(why),
         }
     }
@@ -383,7 +383,7 @@ impl<K, V> Pool<K, V> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn rank(
         &self,
         index: usize,
@@ -399,27 +399,22 @@ impl<K, V> Pool<K, V> {
         let load = match self.config.strategy {
             Strategy::RoundRobin => 0,
             Strategy::LeastLoaded => member.in_flight(),
-            Strategy::Random => lots.of(index),
-            Strategy::HealthWeighted => {
-                let failures = u32::from(member.failures());
-                lots.of(index).saturating_mul(failures.saturating_add(1))
-            }
-            Strategy::TwoChoices if lots.names(index) => member.in_flight(),
-            Strategy::TwoChoices => u32::MAX,
+            strategy => lots.load(strategy, index, member),
         };
         let waited = lots.turn.saturating_sub(turn);
-        let (load, waited) = match member.weight(now) {
-            WHOLE => (u64::from(load) * WHOLE, waited.saturating_mul(WHOLE)),
-            weight => (
-                u64::from(load) * WHOLE * WHOLE / weight,
-                waited.saturating_mul(weight),
-            ),
+        let weight = member.weight(now);
+        let (load, waited) = match weight == WHOLE {
+            true => (u64::from(load) * WHOLE, waited.saturating_mul(WHOLE)),
+            false => weighed(load, waited, weight),
         };
+        let class = [
+            u8::from(ejected),
+            availability as u8,
+            member.policy().number(),
+            member.tier() as u8,
+        ];
         Ok(MemberRank {
-            ejected,
-            availability,
-            priority: member.policy().number(),
-            tier: member.tier(),
+            class: u32::from_be_bytes(class),
             load,
             waited: Reverse(waited),
         })
@@ -479,6 +474,14 @@ impl<K: Eq, V> Pool<K, V> {
     }
 }
 
+#[cold]
+fn weighed(load: u32, waited: u64, weight: u64) -> (u64, u64) {
+    (
+        u64::from(load) * WHOLE * WHOLE / weight,
+        waited.saturating_mul(weight),
+    )
+}
+
 /// What is known of a member that a call may go to.
 struct Eligible {
     ejected: bool,
@@ -512,12 +515,16 @@ fn eligible<K, V>(member: &Member<K, V>, now: Duration) -> Result<Eligible, NoMe
 /// The order in which members are preferred; the fields in the order of their weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberRank {
-    ejected: bool,
-    availability: Availability,
-    priority: u8,
-    tier: Tier,
+    /// Whether it is ejected, availability, priority and tier, a byte each.
+    class: u32,
     load: u64,
     waited: Reverse<u64>,
+}
+
+impl MemberRank {
+    const fn is_ejected(self) -> bool {
+        self.class >> 24 != 0
+    }
 }
 
 /// The random numbers of one pick. Costs nothing under a strategy that does not use them.
@@ -528,6 +535,22 @@ struct RandomDraw {
 }
 
 impl RandomDraw {
+    /// The load of a member where chance has a part in it.
+    #[inline(never)]
+    fn load<K, V>(self, strategy: Strategy, index: usize, member: &Member<K, V>) -> u32 {
+        match strategy {
+            Strategy::RoundRobin => 0,
+            Strategy::LeastLoaded => member.in_flight(),
+            Strategy::Random => self.of(index),
+            Strategy::HealthWeighted => {
+                let failures = u32::from(member.failures());
+                self.of(index).saturating_mul(failures.saturating_add(1))
+            }
+            Strategy::TwoChoices if self.names(index) => member.in_flight(),
+            Strategy::TwoChoices => u32::MAX,
+        }
+    }
+
     /// A member's lot, up to a 256th of the greatest number, so that it can be weighted.
     fn of(self, index: usize) -> u32 {
         let lot = scramble(scramble(self.turn) ^ index as u64);

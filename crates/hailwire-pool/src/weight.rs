@@ -5,80 +5,96 @@
 //! tenth of its weight at first, and all of it when the window is over.
 
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-/// The weight of a member that stands for itself.
-pub(crate) const WHOLE: u64 = 1000;
+use crate::clock::millis;
+
+/// The weight of a member that stands for itself: a power of two, so that what it is multiplied with is shifted.
+pub(crate) const WHOLE: u64 = 1024;
 
 /// What a member in its slow start has at least, of [`WHOLE`].
-const LEAST: u64 = 100;
+const LEAST: u64 = WHOLE / 10;
+
+/// Of a word: above how many a member stands for, below when its slow start ends in milliseconds, 0 for none.
+const MEMBERS_SHIFT: u32 = 48;
+const WARM_MASK: u64 = (1 << MEMBERS_SHIFT) - 1;
+
+/// The word of nearly every member.
+const PLAIN: u64 = 1 << MEMBERS_SHIFT;
 
 /// A member's weight as it changes with time.
 #[derive(Debug)]
 pub(crate) struct WeightCell {
-    /// How many it stands for, at least 1.
-    stands_for: AtomicU32,
-    window: Duration,
-    /// When its slow start ends, in milliseconds; 0 for none.
-    warm_at_ms: AtomicU64,
+    word: AtomicU64,
+    window_ms: u64,
 }
 
 impl WeightCell {
     /// With a slow start of `window` that begins at `joined`; none where that is zero.
     pub(crate) fn new(stands_for: u32, window: Duration, joined: Duration) -> Self {
         let cell = Self {
-            stands_for: AtomicU32::new(stands_for.max(1)),
-            window,
-            warm_at_ms: AtomicU64::new(0),
+            word: AtomicU64::new(members_part(stands_for)),
+            window_ms: millis(window),
         };
         cell.start_slowly(joined);
         cell
     }
 
     pub(crate) fn set(&self, stands_for: u32) {
-        self.stands_for.store(stands_for.max(1), Ordering::Relaxed);
+        self.change(|word| members_part(stands_for) | word & WARM_MASK);
     }
 
     /// A slow start begins, where there is one.
     pub(crate) fn start_slowly(&self, at: Duration) {
-        if !self.window.is_zero() {
-            let warm = at.saturating_add(self.window).as_millis();
-            let warm = u64::try_from(warm).unwrap_or(u64::MAX);
-            self.warm_at_ms.store(warm, Ordering::Relaxed);
+        if self.window_ms > 0 {
+            let warm = millis(at).saturating_add(self.window_ms).min(WARM_MASK);
+            self.change(|word| word & !WARM_MASK | warm);
         }
     }
 
-    #[inline]
     pub(crate) fn is_starting_slowly(&self, now: Duration) -> bool {
-        self.left(now).is_some()
+        self.word.load(Ordering::Relaxed) & WARM_MASK > millis(now)
     }
 
     /// Its weight, [`WHOLE`] for each that it stands for.
     #[inline]
     pub(crate) fn weight(&self, now: Duration) -> u64 {
-        let whole = u64::from(self.stands_for.load(Ordering::Relaxed)) * WHOLE;
-        match self.left(now) {
-            None => whole,
-            Some(left_ms) => {
-                let window = u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX);
-                let share = WHOLE - (left_ms.min(window) * WHOLE / window.max(1));
-                whole * share.max(LEAST) / WHOLE
-            }
+        match self.word.load(Ordering::Relaxed) {
+            PLAIN => WHOLE,
+            word => self.weight_of(word, now),
         }
     }
 
-    /// Milliseconds that are left of a slow start.
-    #[inline]
-    fn left(&self, now: Duration) -> Option<u64> {
-        let warm = self.warm_at_ms.load(Ordering::Relaxed);
-        if warm == 0 {
-            return None;
+    #[cold]
+    fn weight_of(&self, word: u64, now: Duration) -> u64 {
+        let whole = (word >> MEMBERS_SHIFT) * WHOLE;
+        let left = (word & WARM_MASK).saturating_sub(millis(now));
+        if left == 0 {
+            // The next one is told with one look.
+            let over = word & !WARM_MASK;
+            let _ = self
+                .word
+                .compare_exchange(word, over, Ordering::Relaxed, Ordering::Relaxed);
+            return whole;
         }
-        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        warm.checked_sub(now).filter(|left| *left > 0)
+        let window = self.window_ms.max(1);
+        let share = WHOLE - left.min(window).saturating_mul(WHOLE) / window;
+        whole * share.max(LEAST) / WHOLE
     }
+
+    fn change(&self, change: impl Fn(u64) -> u64) {
+        let changed = |word| Some(change(word));
+        // It always changes something, so it does not fail.
+        let _ = self
+            .word
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+    }
+}
+
+fn members_part(stands_for: u32) -> u64 {
+    u64::from(stands_for.clamp(1, u32::from(u16::MAX))) << MEMBERS_SHIFT
 }
 
 #[cfg(test)]
@@ -95,14 +111,17 @@ mod tests {
         assert_eq!(cell.weight(at(500)), LEAST);
         assert_eq!(cell.weight(at(5_500)), WHOLE / 2);
         assert_eq!(cell.weight(at(10_500)), WHOLE);
+        assert!(!cell.is_starting_slowly(at(10_500)));
+        let cell = WeightCell::new(1, at(10_000), at(500));
         let weights: Vec<u64> = (0..20_000)
             .step_by(7)
             .map(|ms| cell.weight(at(ms)))
             .collect();
         assert!(weights.is_sorted());
+        let cell = WeightCell::new(1, at(10_000), at(500));
         cell.set(3);
-        assert_eq!(cell.weight(at(5_500)), 3 * WHOLE / 2);
-        assert!(cell.is_starting_slowly(at(5_500)) && !cell.is_starting_slowly(at(10_500)));
+        assert_eq!(cell.weight(at(5_600)), 3 * (WHOLE - 4_900 * WHOLE / 10_000));
+        assert!(cell.is_starting_slowly(at(10_499)) && !cell.is_starting_slowly(at(10_500)));
     }
 
     #[test]

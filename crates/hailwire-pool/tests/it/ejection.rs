@@ -31,7 +31,7 @@ fn group(members: usize) -> Pool<usize, ()> {
 
 /// Calls one after the other, a millisecond each; member 0 fails every `nth`. Returns how many each had.
 fn call(pool: &Pool<usize, ()>, now: &mut Duration, calls: usize, nth: usize) -> Vec<usize> {
-    let mut had = vec![0; pool.len()];
+    let mut had = vec![0_usize; pool.len()];
     for _ in 0..calls {
         let lease = pool.pick(*now).unwrap();
         let key = *lease.key();
