@@ -37,7 +37,7 @@ use hailwire_wire::{
 use crate::{
     args::{Cli, Command, HeaderField, agent, callout, inbox, lead, node, other, task, topics},
     serve::{
-        agent_spec::{AgentSpec, DEFAULT_IDLE, MAX_WOKEN, OnMessage, default_max},
+        agent_spec::{AgentSpec, DEFAULT_IDLE, GroupPlace, MAX_WOKEN, OnMessage, default_max},
         agents_file,
     },
 };
@@ -86,9 +86,14 @@ pub(crate) enum Action {
     Agents(admin::AgentsQuery),
     Describe(Address),
     /// One agent, for as long as the command runs.
-    Serve(AgentSpec),
+    Serve {
+        agent: AgentSpec,
+        /// How long calls under way may take when it is to end.
+        drain: Duration,
+    },
     ServeFile {
         file: PathBuf,
+        drain: Duration,
         /// The process id of the node that has started this.
         beside_node: Option<u32>,
     },
@@ -680,13 +685,17 @@ fn plan_serve(serve: agent::ServeArgs, data: &Path) -> Result<Action, CommandFai
         None => match (serve.run.file.clone(), serve.run.keep) {
             (Some(file), _) => Action::ServeFile {
                 file: absolute(&file)?,
+                drain: serve.run.drain,
                 beside_node: serve.run.beside_node,
             },
             (None, true) => Action::ServeKeep {
                 file: absolute(&data.join(agents_file::FILE_NAME))?,
                 agent: agent_spec(serve.run)?,
             },
-            (None, false) => Action::Serve(agent_spec(serve.run)?),
+            (None, false) => Action::Serve {
+                drain: serve.run.drain,
+                agent: agent_spec(serve.run)?,
+            },
         },
     })
 }
@@ -729,6 +738,12 @@ fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
         version: args.agent_version.unwrap_or_default(),
         schema: args.schema.as_deref().map(absolute).transpose()?,
         max,
+        place: GroupPlace {
+            priority: args.group_priority.unwrap_or(0),
+            overflow: args.overflow.unwrap_or(0),
+            pinned: args.pinned,
+            slow_start: args.slow_start,
+        },
         lines: args.lines,
         keys: args.keys,
         on_message: args.on_message.then_some(OnMessage { idle }),
@@ -1369,7 +1384,7 @@ mod tests {
 
     #[test]
     fn a_program_keeps_its_own_flags() {
-        let Action::Serve(serve) = planned("serve words --lines -- wc -w --json")
+        let Action::Serve { agent: serve, .. } = planned("serve words --lines -- wc -w --json")
             .unwrap()
             .action
         else {

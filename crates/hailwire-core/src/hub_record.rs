@@ -80,6 +80,7 @@ mod tests {
 
     fn record(agents: usize, name: usize, description: usize, tags: usize) -> NodeRecord {
         let offer = |index: usize| AgentOffer {
+            group: hailwire_wire::header::OfferedGroup::default(),
             name: format!("{index:0>name$}").parse().unwrap(),
             description: "d".repeat(description),
             tags: vec!["t".repeat(64); tags],

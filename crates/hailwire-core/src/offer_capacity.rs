@@ -118,6 +118,7 @@ mod tests {
 
     fn offer(name: &str, description: usize) -> AgentOffer {
         AgentOffer {
+            group: hailwire_wire::header::OfferedGroup::default(),
             name: name.parse().unwrap(),
             description: "d".repeat(description),
             tags: Vec::new(),

@@ -772,6 +772,7 @@ mod tests {
     #[test]
     fn a_search_finds_words_anywhere_and_tags_exactly() {
         let offer = AgentOffer {
+            group: crate::header::OfferedGroup::default(),
             name: "word-count".parse().unwrap(),
             description: "Counts Lines".into(),
             tags: vec!["text".into()],

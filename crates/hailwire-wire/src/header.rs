@@ -306,6 +306,20 @@ pub struct RegisterHeader {
     /// the agent's own node, which gives it to whoever may call the agent and asks.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub schema: String,
+    /// It takes calls while no member with a lower number is in service and has room. 0, the default, is the lowest.
+    #[serde(default, skip_serializing_if = "is_zero_u8")]
+    pub priority: u8,
+    /// It takes calls only while each of the others has so many under way; 0, the default, for always.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub overflow: u32,
+    /// Of members that say this one takes all calls, until it had none for so many milliseconds, is gone or out of service; 0, the default, for
+    /// members that share them. At most [`limits::MAX_GROUP_MS`].
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub pinned_ms: u64,
+    /// For how many milliseconds it gets fewer calls than the others after it has come, or come back; 0, the default, for none. At most
+    /// [`limits::MAX_GROUP_MS`].
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub slow_start_ms: u64,
 }
 
 #[expect(
@@ -313,6 +327,14 @@ pub struct RegisterHeader {
     reason = "the signature that serde asks for"
 )]
 pub(crate) fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+fn is_zero_u8(n: &u8) -> bool {
     *n == 0
 }
 
@@ -364,6 +386,39 @@ pub struct AgentOffer {
     /// The agent's own version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
+    /// Its members on that node; nothing in records.
+    #[serde(default, skip_serializing_if = "OfferedGroup::is_one")]
+    pub group: OfferedGroup,
+}
+
+/// The members of one name on the node that offers it, as far as others need to know them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OfferedGroup {
+    /// How many there are, those that are overflow apart unless all are; 0 is read as 1. Of pinned ones one takes all calls, and counts.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub members: u32,
+    /// The lowest number of them.
+    #[serde(skip_serializing_if = "is_zero_u8")]
+    pub priority: u8,
+    /// Where all are overflow: the calls that each other member has when the first of them takes some; else 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub overflow: u32,
+}
+
+impl OfferedGroup {
+    /// The one that takes most bytes.
+    pub const LARGEST: Self = Self {
+        members: u32::MAX,
+        priority: u8::MAX,
+        overflow: u32::MAX,
+    };
+
+    /// Whether it is what a reader takes for granted: one member that shares calls with those of other nodes.
+    #[must_use]
+    pub fn is_one(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Says that no new work is accepted.

@@ -73,6 +73,9 @@ pub const MAX_TAGS: usize = 16;
 /// Largest schema of one agent. Half a thousand lines of JSON; it goes in a header, beside the agent's other fields.
 pub const MAX_SCHEMA: usize = 48 * 1024;
 
+/// Milliseconds that an agent may say of its place in a group: of its slow start, and of how long it is pinned without a call. An hour.
+pub const MAX_GROUP_MS: u64 = 3_600_000;
+
 /// Most bytes that the schemas of all agents of one node take: 4 KiB for each of [`MAX_AGENTS_PER_NODE`].
 pub const MAX_SCHEMAS: usize = 4 * 1024 * 1024;
 

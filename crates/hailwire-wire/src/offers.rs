@@ -204,6 +204,7 @@ mod tests {
 
     fn offer(index: usize, description: usize) -> AgentOffer {
         AgentOffer {
+            group: crate::header::OfferedGroup::default(),
             name: format!("agent-{index}").parse().unwrap(),
             description: "d".repeat(description),
             tags: Vec::new(),
@@ -214,6 +215,7 @@ mod tests {
     /// The largest agent that there may be.
     fn largest(index: usize) -> AgentOffer {
         AgentOffer {
+            group: crate::header::OfferedGroup::default(),
             name: format!("{index:0>64}").parse().unwrap(),
             description: "d".repeat(limits::MAX_DESCRIPTION),
             tags: vec!["t".repeat(limits::MAX_NAME); limits::MAX_TAGS],

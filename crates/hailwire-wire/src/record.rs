@@ -295,6 +295,7 @@ mod tests {
 
     fn offer(name: &str) -> AgentOffer {
         AgentOffer {
+            group: crate::header::OfferedGroup::default(),
             name: name.parse().unwrap(),
             description: "finds lines".into(),
             tags: vec!["text".into()],

@@ -301,6 +301,22 @@ pub struct AgentRow {
     /// Calls running in it now; only for local agents.
     #[serde(default)]
     pub in_flight: u64,
+    /// How each of its members fares, as the asked node sees it: those attachments in the order of `member_numbers`, or the node that offers
+    /// it as one; empty where it is only known from a hub.
+    #[serde(default)]
+    pub group: Vec<AgentMember>,
+}
+
+/// A member of a group, as its node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentMember {
+    /// `healthy`, `slow start`, `suspect`, `ejected` or `down`.
+    pub state: String,
+    /// When it takes calls beside the others: `priority N`, `overflow N` or `pinned`; empty for always.
+    pub policy: String,
+    /// Calls running in it that went through the asked node.
+    pub in_flight: u32,
 }
 
 /// Which calls that name no node an agent gets.

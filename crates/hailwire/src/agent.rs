@@ -4,15 +4,16 @@
 //! [`Response`], or any [`tower::Service`] ([`from_service`]). The handler's future is the call:
 //! when the caller cancels, its deadline passes or its machine vanishes, the future is dropped.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, Status,
     address::AddressError,
-    header::{AgentOffer, AnswerHead, RegisterHeader},
+    header::{AgentOffer, AnswerHead, OfferedGroup, RegisterHeader},
     limits,
 };
 
+use hailwire_pool::PriorityPolicy;
 use tokio::time::Instant;
 
 use crate::{agent_schema::AgentSchema, body::Body};
@@ -59,6 +60,10 @@ impl Agent {
                 max_concurrency: 0,
                 socket: String::new(),
                 schema: String::new(),
+                priority: 0,
+                overflow: 0,
+                pinned_ms: 0,
+                slow_start_ms: 0,
             },
         })
     }
@@ -93,6 +98,38 @@ impl Agent {
     #[must_use]
     pub fn max_concurrency(mut self, calls: u32) -> Self {
         self.register.max_concurrency = calls;
+        self
+    }
+
+    /// It takes calls while no member of its name with a lower number is in service and has room. 0, the default, is the lowest. A member is this,
+    /// overflow or pinned, in the words of NATS' priority groups.
+    #[must_use]
+    pub fn priority(mut self, number: u8) -> Self {
+        self.register.priority = number;
+        self
+    }
+
+    /// It takes calls only while each of the other members of its name has so many under way at least, or none of them is in service. 0, the default, means
+    /// that it takes them always.
+    #[must_use]
+    pub fn overflow(mut self, calls: u32) -> Self {
+        self.register.overflow = calls;
+        self
+    }
+
+    /// Of the members of its name that are pinned, one takes all calls of a node, until it is gone or out of service, or had none for `idle`, up to an hour and rounded
+    /// up to a millisecond; then another does. Not so by default.
+    #[must_use]
+    pub fn pinned(mut self, idle: Duration) -> Self {
+        self.register.pinned_ms = whole_millis(idle).max(1);
+        self
+    }
+
+    /// For so long it gets fewer calls than the other members, a tenth at first and then ever more: after it has come, was down or was ejected. Zero,
+    /// the default, for none; an hour at most. For a program that is slow while it is cold. Alone it gets all calls.
+    #[must_use]
+    pub fn slow_start(mut self, window: Duration) -> Self {
+        self.register.slow_start_ms = whole_millis(window);
         self
     }
 
@@ -146,6 +183,19 @@ pub(crate) fn check_register(register: &RegisterHeader) -> Result<(), Status> {
     if !socket.is_empty() && (!is_path || socket.len() > limits::MAX_SOCKET_PATH) {
         return refuse("the socket for raw streams is an absolute path of at most 107 bytes");
     }
+    let policies = [
+        register.priority > 0,
+        register.overflow > 0,
+        register.pinned_ms > 0,
+    ];
+    if policies.iter().filter(|said| **said).count() > 1 {
+        return refuse("a member has a priority, or is overflow, or is pinned: one of them");
+    }
+    if register.pinned_ms.max(register.slow_start_ms) > limits::MAX_GROUP_MS {
+        return refuse(
+            "a slow start, and the time that a member is pinned without a call, is an hour at most",
+        );
+    }
     if !register.schema.is_empty()
         && let Err(error) = AgentSchema::parse(&register.schema)
     {
@@ -166,7 +216,23 @@ pub(crate) fn offer(register: &RegisterHeader) -> AgentOffer {
         description: register.description.clone(),
         tags: register.tags.clone(),
         version: register.version.clone(),
+        group: OfferedGroup::default(),
     }
+}
+
+/// When a member takes calls beside the others.
+pub(crate) fn policy(register: &RegisterHeader) -> PriorityPolicy {
+    match (register.overflow, register.pinned_ms) {
+        (0, 0) => PriorityPolicy::Prioritised(register.priority),
+        (0, idle) => PriorityPolicy::Pinned {
+            idle: Duration::from_millis(idle),
+        },
+        (above, _) => PriorityPolicy::Overflow { above },
+    }
+}
+
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Who calls, as the node vouches for it.

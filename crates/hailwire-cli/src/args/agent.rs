@@ -8,7 +8,7 @@ use hailwire::config::Carrier;
 use hailwire_wire::{Address, AgentName, Priority};
 
 use super::{HeaderField, duration, inbox::DurableArgs};
-use crate::known_names;
+use crate::{known_names, serve::agent_spec::MAX_GROUP_TIME};
 
 /// List the agents that can be called, here and on trusted peers
 #[derive(Debug, Args)]
@@ -110,7 +110,7 @@ pub(crate) struct ServeRunArgs {
         long,
         value_name = "FILE",
         conflicts_with_all = [
-            "name", "keep", "describe", "tag", "agent_version", "schema", "max", "lines", "keys", "on_message", "idle", "grace", "folder", "env", "user",
+            "name", "keep", "describe", "tag", "agent_version", "schema", "max", "group_priority", "overflow", "pinned", "slow_start", "lines", "keys", "on_message", "idle", "grace", "folder", "env", "user",
             "command",
         ]
     )]
@@ -130,6 +130,18 @@ pub(crate) struct ServeRunArgs {
     /// Most concurrent calls and processes; further calls are refused [default: 64; with --lines unlimited; with --on-message 1, and 64 at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max: Option<u32>,
+    /// Take calls while no member of NAME with a lower number is in service and has room [default: 0]
+    #[arg(long, value_name = "N", conflicts_with_all = ["overflow", "pinned"])]
+    pub(crate) group_priority: Option<u8>,
+    /// Take calls only while each other member of NAME has so many under way
+    #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "pinned")]
+    pub(crate) overflow: Option<u32>,
+    /// Of the pinned members of NAME one takes all calls, until it is gone or had none for so long, up to 1h
+    #[arg(long, value_name = "IDLE", value_parser = group_time, num_args = 0..=1, default_missing_value = "1m")]
+    pub(crate) pinned: Option<Duration>,
+    /// Get fewer calls than other members of NAME at first, a tenth and then ever more for so long, up to 1h
+    #[arg(long, value_name = "D", value_parser = group_time)]
+    pub(crate) slow_start: Option<Duration>,
     /// Keep one process and exchange one line per call, one call after another; without HAIL_ variables
     #[arg(long)]
     pub(crate) lines: bool,
@@ -137,7 +149,7 @@ pub(crate) struct ServeRunArgs {
     #[arg(long, requires = "lines")]
     pub(crate) keys: bool,
     /// Start CMD while durable messages wait for NAME, which it takes by itself, and end it when none do
-    #[arg(long, conflicts_with_all = ["describe", "tag", "agent_version", "schema", "lines"])]
+    #[arg(long, conflicts_with_all = ["describe", "tag", "agent_version", "schema", "lines", "group_priority", "overflow", "pinned", "slow_start"])]
     pub(crate) on_message: bool,
     /// With --on-message: end CMD once for so long no message waited and none was in hand [default: 30s]
     #[arg(long, value_name = "D", value_parser = duration, requires = "on_message")]
@@ -145,6 +157,9 @@ pub(crate) struct ServeRunArgs {
     /// Time between SIGTERM and SIGKILL for processes that outlive their call
     #[arg(long, value_name = "D", value_parser = duration, default_value = "2s")]
     pub(crate) grace: Duration,
+    /// When it is to end: how long calls under way may take while others go to other members; a second Ctrl-C ends it at once
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
+    pub(crate) drain: Duration,
     /// Folder in which CMD runs [default: the current folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
@@ -160,6 +175,15 @@ pub(crate) struct ServeRunArgs {
     /// The program and its arguments, after `--`
     #[arg(value_name = "CMD", required_unless_present = "file", last = true, num_args = 1..)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// A time that a member says of its place in a group.
+fn group_time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    match time.is_zero() || time > MAX_GROUP_TIME {
+        true => Err("it is more than nothing and at most 1h".to_owned()),
+        false => Ok(time),
+    }
 }
 
 /// The header options of a call, a send and a stream.

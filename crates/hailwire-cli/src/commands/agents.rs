@@ -1,5 +1,7 @@
 //! `hail agents`.
 
+use std::collections::BTreeMap;
+
 use hailwire::admin::{AgentRow, AgentsQuery, BareCalls, method};
 use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 
@@ -32,22 +34,44 @@ pub(super) fn table(rows: &[AgentRow]) -> TextTable {
             (false, false) => row.node_name.clone(),
             (false, true) => row.node.short(),
         };
-        let members = if row.members == 0 {
-            String::new()
-        } else {
-            row.members.to_string()
-        };
         table.row([
             row.name.clone(),
             node,
             row.version.clone(),
-            members,
+            members(row),
             bare(row.bare).to_owned(),
             row.tags.join(","),
             row.description.clone(),
         ]);
     }
     table
+}
+
+/// How many members there are, and which of them are not simply well.
+fn members(row: &AgentRow) -> String {
+    let mut unwell: BTreeMap<&str, usize> = BTreeMap::new();
+    for member in &row.group {
+        let policy = Some(member.policy.as_str()).filter(|policy| !policy.is_empty());
+        let state = Some(member.state.as_str()).filter(|state| *state != "healthy");
+        for word in [policy, state].into_iter().flatten() {
+            *unwell.entry(word).or_default() += 1;
+        }
+    }
+    let count = match row.members {
+        0 => String::new(),
+        members => members.to_string(),
+    };
+    if unwell.is_empty() {
+        return count;
+    }
+    let unwell = unwell
+        .into_iter()
+        .map(|(word, members)| match row.group.len() {
+            1 => word.to_owned(),
+            _ => format!("{members} {word}"),
+        });
+    let unwell: Vec<String> = unwell.collect();
+    format!("{count} ({})", unwell.join(", ")).trim().to_owned()
 }
 
 /// Whether calls that name no node may go to it.

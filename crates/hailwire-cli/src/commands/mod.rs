@@ -152,10 +152,12 @@ pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
         Action::StateWatch { pattern, most } => short(common, state::watch(run, pattern, most)),
         Action::StateList { pattern, wait } => short(common, state::list(run, pattern, wait)),
         Action::Stream(call) => long(common, stream::run(run, call)),
-        Action::Serve(agent) => on_one_core(common, serve::one(run, agent)),
-        Action::ServeFile { file, beside_node } => {
-            on_one_core(common, serve::file(run, &file, beside_node))
-        }
+        Action::Serve { agent, drain } => on_one_core(common, serve::one(run, agent, drain)),
+        Action::ServeFile {
+            file,
+            drain,
+            beside_node,
+        } => on_one_core(common, serve::file(run, &file, beside_node, drain)),
         Action::ServeKeep { file, agent } => short(common, serve::keep::add(run, &file, agent)),
         Action::ServeRemove { name, file } => short(common, serve::keep::remove(run, &file, &name)),
         Action::ServeList(file) => short(common, serve::manage::list(run, &file)),

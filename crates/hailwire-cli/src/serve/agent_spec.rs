@@ -31,6 +31,7 @@ pub(crate) struct AgentSpec {
     pub(crate) schema: Option<PathBuf>,
     /// Calls at once, and processes; 0: unlimited.
     pub(crate) max: u32,
+    pub(crate) place: GroupPlace,
     pub(crate) lines: bool,
     pub(crate) keys: bool,
     /// The program takes durable messages by itself, and runs while there are any.
@@ -57,6 +58,7 @@ impl AgentSpec {
             version: String::new(),
             schema: None,
             max: DEFAULT_MAX,
+            place: GroupPlace::default(),
             lines: false,
             keys: false,
             on_message: None,
@@ -94,6 +96,35 @@ pub(crate) fn default_max(lines: bool, on_message: bool) -> u32 {
         (false, false) => DEFAULT_MAX,
     }
 }
+
+/// When an agent takes calls beside others of its name; at most one of the first three is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupPlace {
+    /// Its number; lower ones go first.
+    pub(crate) priority: u8,
+    /// It takes calls once each of the others has so many; 0: always.
+    pub(crate) overflow: u32,
+    /// It takes all calls until it had none for so long.
+    pub(crate) pinned: Option<Duration>,
+    /// For so long it gets fewer calls after it has come.
+    pub(crate) slow_start: Option<Duration>,
+}
+
+impl GroupPlace {
+    /// Whether at most one policy is said.
+    pub(crate) fn is_one(&self) -> bool {
+        let said = [self.priority > 0, self.overflow > 0, self.pinned.is_some()];
+        said.into_iter().filter(|said| *said).count() <= 1
+    }
+}
+
+/// Longest time that a member is pinned without a call, and longest slow start.
+pub(crate) const MAX_GROUP_TIME: Duration =
+    Duration::from_millis(hailwire_wire::limits::MAX_GROUP_MS);
+
+/// What is said where more than one policy is.
+pub(crate) const ONE_POLICY: &str =
+    "a member has a priority in its group, or is overflow, or is pinned: one of them";
 
 /// How a program is started for durable messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

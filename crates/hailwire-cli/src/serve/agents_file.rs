@@ -45,7 +45,10 @@ use hailwire_kdl::{DurationText, FileError, KdlNode, TextMistake};
 use hailwire_wire::{AgentName, limits};
 
 use super::{
-    agent_spec::{AgentSpec, DEFAULT_IDLE, MAX_WOKEN, OnMessage, RestartDelays, default_max},
+    agent_spec::{
+        AgentSpec, DEFAULT_IDLE, MAX_GROUP_TIME, MAX_WOKEN, ONE_POLICY, OnMessage, RestartDelays,
+        default_max,
+    },
     program_file::find_program,
     program_user::find_user,
     schema_file,
@@ -77,13 +80,17 @@ const DELAYS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::f
 const IDLES: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
 
 /// The settings of an agent.
-const SETTINGS: [&str; 15] = [
+const SETTINGS: [&str; 19] = [
     "command",
     "describe",
     "tag",
     "version",
     "schema",
     "max",
+    "group-priority",
+    "overflow",
+    "pinned",
+    "slow-start",
     "lines",
     "keys",
     "on-message",
@@ -96,8 +103,18 @@ const SETTINGS: [&str; 15] = [
 ];
 
 /// Settings of what callers are answered, which a program with `on-message` says by itself when it attaches.
-const NOT_WOKEN: [&str; 7] = [
-    "describe", "tag", "version", "schema", "lines", "keys", "restart",
+const NOT_WOKEN: [&str; 11] = [
+    "describe",
+    "tag",
+    "version",
+    "schema",
+    "group-priority",
+    "overflow",
+    "pinned",
+    "slow-start",
+    "lines",
+    "keys",
+    "restart",
 ];
 
 /// A valid file.
@@ -291,6 +308,9 @@ fn agent(node: &KdlNode, folder: &Path) -> Result<DeclaredAgent, TextMistake> {
         let hint = "write: command \"PROGRAM\" \"ARGUMENT\" …";
         return Err(TextMistake::of(node, what).hint(hint));
     }
+    if !spec.place.is_one() {
+        return Err(TextMistake::of(node, ONE_POLICY));
+    }
     if let Some(at) = keys_at.filter(|_| !spec.lines) {
         let mistake = TextMistake::at(at, "`keys` is for an agent with `lines`");
         return Err(mistake.hint("write also: lines #true"));
@@ -335,6 +355,10 @@ fn setting(spec: &mut AgentSpec, node: &KdlNode, folder: &Path) -> Result<(), Te
                 return Err(TextMistake::of(node, what));
             }
         }
+        "group-priority" => spec.place.priority = group_priority(node)?,
+        "overflow" => spec.place.overflow = hailwire_kdl::number(node, 1..=u32::MAX)?,
+        "pinned" => spec.place.pinned = Some(group_time(node)?),
+        "slow-start" => spec.place.slow_start = Some(group_time(node)?),
         "lines" => spec.lines = hailwire_kdl::yes(node)?,
         "keys" => spec.keys = hailwire_kdl::yes(node)?,
         "on-message" => {
@@ -369,6 +393,17 @@ fn setting(spec: &mut AgentSpec, node: &KdlNode, folder: &Path) -> Result<(), Te
         _ => {}
     }
     Ok(())
+}
+
+fn group_priority(node: &KdlNode) -> Result<u8, TextMistake> {
+    let number = hailwire_kdl::number(node, 0..=u32::from(u8::MAX))?;
+    Ok(u8::try_from(number).unwrap_or(u8::MAX))
+}
+
+fn group_time(node: &KdlNode) -> Result<Duration, TextMistake> {
+    let DurationText(time) = hailwire_kdl::single(node)?;
+    let times = Duration::from_millis(1)..=MAX_GROUP_TIME;
+    hailwire_kdl::within(node, time, times, hailwire_kdl::written_time)
 }
 
 fn idle_time(node: &KdlNode) -> Result<Duration, TextMistake> {

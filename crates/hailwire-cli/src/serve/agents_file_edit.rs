@@ -106,6 +106,20 @@ fn written(spec: &AgentSpec) -> Result<String, TextMistake> {
     if spec.max != default_max(spec.lines, spec.on_message.is_some()) {
         setting("max", spec.max.to_string());
     }
+    if spec.place.priority > 0 {
+        setting("group-priority", spec.place.priority.to_string());
+    }
+    if spec.place.overflow > 0 {
+        setting("overflow", spec.place.overflow.to_string());
+    }
+    for (name, said) in [
+        ("pinned", spec.place.pinned),
+        ("slow-start", spec.place.slow_start),
+    ] {
+        if let Some(said) = said {
+            setting(name, quoted(&hailwire_kdl::written_time(&said)));
+        }
+    }
     if spec.lines {
         setting("lines", "#true".to_owned());
     }
@@ -170,7 +184,7 @@ mod tests {
     use std::{path::Path, time::Duration};
 
     use super::*;
-    use crate::serve::agents_file::AgentsFile;
+    use crate::serve::{agent_spec::GroupPlace, agents_file::AgentsFile};
 
     fn spec(name: &str, command: &[&str]) -> AgentSpec {
         let args = command[1..].iter().map(Into::into).collect();
@@ -195,6 +209,11 @@ mod tests {
             version: "1".to_owned(),
             schema: Some("/srv/a schema.json".into()),
             max: 3,
+            place: GroupPlace {
+                overflow: 7,
+                slow_start: Some(Duration::from_secs(30)),
+                ..GroupPlace::default()
+            },
             lines: true,
             keys: true,
             grace: Duration::from_millis(1500),
@@ -206,7 +225,21 @@ mod tests {
             user: Some("www".to_owned()),
             ..spec("whole", &["/bin/sh", "-c", odd])
         };
-        for spec in [whole, spec("small", &["cat"])] {
+        let pinned = AgentSpec {
+            place: GroupPlace {
+                pinned: Some(Duration::from_secs(90)),
+                ..GroupPlace::default()
+            },
+            ..spec("pinned", &["cat"])
+        };
+        let standby = AgentSpec {
+            place: GroupPlace {
+                priority: 2,
+                ..GroupPlace::default()
+            },
+            ..spec("standby", &["cat"])
+        };
+        for spec in [whole, pinned, standby, spec("small", &["cat"])] {
             let text = with_agent("", &spec).unwrap();
             assert_eq!(read(&text), [spec], "{text}");
         }

@@ -169,7 +169,14 @@ fn agent(spec: &AgentSpec) -> Result<Agent, Status> {
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?
         .describe(spec.description.clone())
         .version(spec.version.clone())
-        .max_concurrency(spec.max);
+        .max_concurrency(spec.max)
+        .priority(spec.place.priority)
+        .overflow(spec.place.overflow)
+        .slow_start(spec.place.slow_start.unwrap_or_default());
+    let agent = match spec.place.pinned {
+        Some(idle) => agent.pinned(idle),
+        None => agent,
+    };
     let schema = spec.schema.as_deref().map(schema_file::read).transpose();
     let schema = schema.map_err(|why| Status::new(Code::FailedPrecondition, why))?;
     let agent = match &schema {

@@ -19,8 +19,9 @@ use hailwire_kdl::FileError;
 use hailwire_terminal::failure::CommandFailure;
 use hailwire_wire::AgentName;
 use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep_until},
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -45,6 +46,7 @@ pub(crate) struct AgentSupervisor {
     context: ProgramContext,
     /// `None` for one agent of the command line.
     file: Option<SupervisedFile>,
+    stop: ServeStop,
     agents: BTreeMap<AgentName, SupervisedAgent>,
     node: Option<AttachedNode>,
     attach: AttachBackoff,
@@ -52,6 +54,15 @@ pub(crate) struct AgentSupervisor {
     refused: Backoff,
     /// When agents that the node refused are offered again.
     offer_at: Option<Instant>,
+}
+
+/// How serving ends.
+#[derive(Clone, Debug)]
+pub(crate) struct ServeStop {
+    /// True once this process is to stop.
+    pub(crate) asked: watch::Receiver<bool>,
+    /// How long calls under way may take then.
+    pub(crate) drain: Duration,
 }
 
 /// The file that says which agents there are.
@@ -105,6 +116,7 @@ enum Wake {
     OfferNow,
     FileChanged,
     Asked(SupervisorRequest),
+    Stopped,
 }
 
 impl AgentSupervisor {
@@ -113,11 +125,13 @@ impl AgentSupervisor {
         data: DataDir,
         context: ProgramContext,
         file: Option<SupervisedFile>,
+        stop: ServeStop,
     ) -> Self {
         Self {
             data,
             context,
             file,
+            stop,
             agents: BTreeMap::new(),
             node: None,
             attach: AttachBackoff::default(),
@@ -197,7 +211,8 @@ impl AgentSupervisor {
         })
     }
 
-    /// Serves until an agent of the command line is refused for good, or a supervisor that ends with its last agent has none.
+    /// Serves until it is to stop and calls under way have ended, an agent of the command line is refused for good, or a supervisor that ends with its
+    /// last agent has none.
     ///
     /// # Errors
     ///
@@ -216,8 +231,20 @@ impl AgentSupervisor {
                     let _ = self.reload().await;
                 }
                 Wake::Asked(request) => self.answer(request).await,
+                Wake::Stopped => {
+                    self.drain().await;
+                    return Ok(());
+                }
             }
         }
+    }
+
+    /// Takes all agents back in order: no new calls come, and those under way may end within their time.
+    async fn drain(&mut self) {
+        let agents = self.agents.values_mut();
+        let handles = agents.filter_map(|agent| agent.handle.take());
+        let drained: JoinSet<()> = handles.map(ServeHandle::drain).collect();
+        let _ = timeout(self.stop.drain, drained.join_all()).await;
     }
 
     fn is_over(&self) -> bool {
@@ -247,6 +274,7 @@ impl AgentSupervisor {
             }
         };
         tokio::select! {
+            () = stopped(&mut self.stop.asked) => Wake::Stopped,
             status = gone => Wake::NodeGone(status),
             () = sleep_until(attach_at), if !attached => Wake::AttachNow,
             () = offers, if attached => Wake::OfferNow,
@@ -512,6 +540,13 @@ impl SupervisedAgent {
             calls: self.counters.calls.load(Relaxed),
             restarts: self.counters.restarts.load(Relaxed),
         }
+    }
+}
+
+/// Resolves when this process is to stop.
+async fn stopped(asked: &mut watch::Receiver<bool>) {
+    if asked.wait_for(|asked| *asked).await.is_err() {
+        std::future::pending().await
     }
 }
 

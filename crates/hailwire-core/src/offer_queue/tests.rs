@@ -14,6 +14,7 @@ fn id(byte: u8) -> NodeId {
 
 fn offer(name: &str) -> AgentOffer {
     AgentOffer {
+        group: hailwire_wire::header::OfferedGroup::default(),
         name: name.parse().unwrap(),
         description: "d".repeat(200),
         tags: Vec::new(),

@@ -105,6 +105,7 @@ fn with_members(count: usize) -> (Directory, Vec<KeyPair>) {
 
 fn record(name: Option<&str>, agents: &[&str], sequence: u64, issued: u64) -> NodeRecord {
     let offer = |name: &&str| AgentOffer {
+        group: hailwire_wire::header::OfferedGroup::default(),
         name: name.parse().unwrap(),
         description: "x".repeat(200),
         tags: vec!["text".into()],

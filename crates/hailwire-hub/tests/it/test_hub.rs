@@ -119,6 +119,7 @@ pub(crate) fn record(name: Option<&str>, sequence: u64) -> NodeRecord {
         tcp: Vec::new(),
         relay: None,
         agents: vec![AgentOffer {
+            group: hailwire_wire::header::OfferedGroup::default(),
             name: "grep".parse().unwrap(),
             description: "finds lines".into(),
             tags: vec!["text".into()],

@@ -239,6 +239,7 @@ fn record() -> NodeRecord {
         tcp: addresses(),
         relay: Some("https://hub.example:443".to_owned()),
         agents: vec![AgentOffer {
+            group: hailwire_wire::header::OfferedGroup::default(),
             name: "grep".parse().expect("a name"),
             description: "finds lines".to_owned(),
             tags: vec!["text".to_owned()],

@@ -22,6 +22,7 @@ fn agent() -> Value {
         "name": "echo", "node": key().1, "node_name": "laptop", "local": true, "bare": "next",
         "description": "says it again", "tags": ["a"], "version": "1", "members": 2,
         "member_numbers": [4, 5], "in_flight": 3,
+        "group": [{ "state": "healthy", "policy": "pinned", "in_flight": 3 }],
     })
 }
 
@@ -125,6 +126,7 @@ fn each_answer_has_its_fields_and_a_node_of_before_may_lack_the_later_ones() {
         [
             "bare",
             "description",
+            "group",
             "in_flight",
             "member_numbers",
             "members",

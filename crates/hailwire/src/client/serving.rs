@@ -31,11 +31,11 @@ enum ServingKind {
     Embedded {
         node: Weak<NodeInner>,
         number: u64,
+        unused: oneshot::Receiver<()>,
     },
     Attached {
         attached: Arc<AttachedSession>,
-        closed: oneshot::Receiver<Status>,
-        stream: tokio::task::JoinHandle<()>,
+        registration: HeldRegistration,
     },
 }
 
@@ -46,9 +46,35 @@ impl ServeHandle {
     pub async fn closed(&mut self) -> Status {
         match &mut self.kind {
             ServingKind::Embedded { .. } => std::future::pending().await,
-            ServingKind::Attached { closed, .. } => closed
-                .await
-                .unwrap_or_else(|_| Status::new(Code::Unavailable, "the node is gone")),
+            ServingKind::Attached { registration, .. } => registration.closed().await,
+        }
+    }
+
+    /// Takes the offer back in order, and waits for the calls that it has: no new one comes, those under way end, keys of affinity move on. Nobody who calls
+    /// finds the agent gone who would not have anyway, so that members of a group can be restarted one after the other.
+    ///
+    /// It takes as long as the longest call; bound it with a time-out. A node that is older, or gone, is not waited for.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before it resolves, the offer is taken back all the same; calls that run may finish.
+    pub async fn drain(mut self) {
+        match &mut self.kind {
+            ServingKind::Embedded {
+                node,
+                number,
+                unused,
+            } => {
+                if let Some(node) = node.upgrade() {
+                    node.registry.remove(&self.name, *number);
+                }
+                // Resolves as an error, when nobody has it any more.
+                let _ = unused.await;
+            }
+            ServingKind::Attached { registration, .. } => {
+                registration.leave();
+                registration.closed().await;
+            }
         }
     }
 
@@ -80,29 +106,28 @@ impl ServeHandle {
         }
         let handler: SharedHandler = Arc::new(handler);
         match &mut self.kind {
-            ServingKind::Embedded { node, number } => {
+            ServingKind::Embedded {
+                node,
+                number,
+                unused,
+            } => {
                 let node = node.upgrade();
                 let node =
                     node.ok_or_else(|| Status::new(Code::Unavailable, "the node is gone"))?;
-                let target = node::MemberTarget::Handler {
-                    handler,
-                    register: Arc::new(agent.register),
-                };
+                let (target, new_unused) = embedded(agent, handler);
                 let new = node.registry.add(target)?;
                 node.registry
                     .remove(&self.name, std::mem::replace(number, new));
+                *unused = new_unused;
             }
             ServingKind::Attached {
                 attached,
-                closed,
-                stream,
+                registration,
             } => {
                 let (send, reader) = register(attached, &agent).await?;
                 let old = attached.agents.lock().insert(self.name.clone(), handler);
-                let (new, ended) = hold(send, reader);
                 // This ends the old registration.
-                std::mem::replace(stream, new).abort();
-                *closed = ended;
+                *registration = HeldRegistration::new(send, reader);
                 // After the lock, as in the drop below.
                 drop(old);
             }
@@ -114,15 +139,16 @@ impl ServeHandle {
 impl Drop for ServeHandle {
     fn drop(&mut self) {
         match &self.kind {
-            ServingKind::Embedded { node, number } => {
+            ServingKind::Embedded { node, number, .. } => {
                 if let Some(node) = node.upgrade() {
                     node.registry.remove(&self.name, *number);
                 }
             }
             ServingKind::Attached {
-                attached, stream, ..
+                attached,
+                registration,
             } => {
-                stream.abort();
+                registration.stream.abort();
                 // Dropped after the lock: a handler may own other agents, which it takes back here.
                 let gone = attached.agents.lock().remove(&self.name);
                 drop(gone);
@@ -145,18 +171,26 @@ pub(super) fn serve_embedded(
     handler: SharedHandler,
 ) -> Result<ServeHandle, Status> {
     let name = agent.register.name.clone();
-    let target = node::MemberTarget::Handler {
-        handler,
-        register: Arc::new(agent.register),
-    };
+    let (target, unused) = embedded(agent, handler);
     let number = node.registry.add(target)?;
     Ok(ServeHandle {
         name,
         kind: ServingKind::Embedded {
             node: Arc::downgrade(node),
             number,
+            unused,
         },
     })
+}
+
+fn embedded(agent: Agent, handler: SharedHandler) -> (node::MemberTarget, oneshot::Receiver<()>) {
+    let (in_use, unused) = node::MemberUse::new();
+    let target = node::MemberTarget::Handler {
+        handler,
+        register: Arc::new(agent.register),
+        _in_use: in_use,
+    };
+    (target, unused)
 }
 
 pub(super) async fn serve_attached(
@@ -182,39 +216,76 @@ pub(super) async fn serve_attached(
             return Err(status);
         }
     };
-    let (stream, closed) = hold(send, reader);
     let kind = ServingKind::Attached {
         attached: attached.clone(),
-        closed,
-        stream,
+        registration: HeldRegistration::new(send, reader),
     };
     Ok(ServeHandle { name, kind })
 }
 
-/// Keeps a registration, which lasts while its stream is open: aborting the task ends it. The receiver is told why it has ended
-/// otherwise.
-fn hold(
-    send: SendStream,
-    mut reader: session::FrameReader,
-) -> (tokio::task::JoinHandle<()>, oneshot::Receiver<Status>) {
-    let (tell, closed) = oneshot::channel();
-    let stream = tokio::spawn(async move {
-        let _send = send;
-        let why = loop {
-            match reader.next().await {
-                Ok(Some(FrameEvent::Frame(FrameKind::END, payload))) => {
-                    break header::decode(&payload).unwrap_or_else(|_| Status::ok());
+/// A registration, which lasts while its stream is open: dropping this ends it.
+struct HeldRegistration {
+    stream: tokio::task::JoinHandle<()>,
+    /// Why it has ended, unless it was dropped.
+    closed: oneshot::Receiver<Status>,
+    /// Ends it in order.
+    leave: Option<oneshot::Sender<()>>,
+}
+
+impl HeldRegistration {
+    fn new(mut send: SendStream, mut reader: session::FrameReader) -> Self {
+        let (tell, closed) = oneshot::channel();
+        let (leave, mut leaving) = oneshot::channel();
+        let stream = tokio::spawn(async move {
+            let mut stays = true;
+            let why = loop {
+                let event = tokio::select! {
+                    event = reader.next() => event,
+                    asked = &mut leaving, if stays => {
+                        stays = false;
+                        if asked.is_ok() {
+                            send.finish();
+                        }
+                        continue;
+                    }
+                };
+                match event {
+                    Ok(Some(FrameEvent::Frame(FrameKind::END, payload))) => {
+                        break header::decode(&payload).unwrap_or_else(|_| Status::ok());
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => {
+                        break Status::new(Code::Unavailable, "the node ended the registration");
+                    }
+                    Err(status) => break status,
                 }
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    break Status::new(Code::Unavailable, "the node ended the registration");
-                }
-                Err(status) => break status,
-            }
-        };
-        let _ = tell.send(why);
-    });
-    (stream, closed)
+            };
+            let _ = tell.send(why);
+        });
+        Self {
+            stream,
+            closed,
+            leave: Some(leave),
+        }
+    }
+
+    async fn closed(&mut self) -> Status {
+        let closed = (&mut self.closed).await;
+        closed.unwrap_or_else(|_| Status::new(Code::Unavailable, "the node is gone"))
+    }
+
+    /// No new calls are wanted; it is closed once those under way have ended.
+    fn leave(&mut self) {
+        if let Some(leave) = self.leave.take() {
+            let _ = leave.send(());
+        }
+    }
+}
+
+impl Drop for HeldRegistration {
+    fn drop(&mut self) {
+        self.stream.abort();
+    }
 }
 
 async fn register(

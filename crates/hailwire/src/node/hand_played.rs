@@ -178,6 +178,7 @@ impl HandPlayedPeer {
     /// Offers agents, and waits until the node knows of them.
     pub(crate) async fn offer(&mut self, host: &LoneNode, number: u64, names: &[&str]) {
         let offers = names.iter().map(|name| AgentOffer {
+            group: hailwire_wire::header::OfferedGroup::default(),
             name: name.parse().unwrap(),
             description: format!("the peer's {name}"),
             tags: vec!["far".to_owned()],

@@ -20,6 +20,7 @@ use hailwire_wire::{
     Code, HubUrl, NodeId, Status,
     address::NodeRef,
     directory::{MemberTrust as HubTrust, PublishRequest, RecordBytes, SearchRequest},
+    header::OfferedGroup,
     limits,
     record::NodeRecord,
     ticket::HubTicket,
@@ -629,6 +630,10 @@ fn to_publish(
         .unwrap_or_default();
     let mut agents = node.registry.offers(&Grant::All);
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
+    // A record is for finding an agent, and outlives what its members are now.
+    for agent in &mut agents {
+        agent.group = OfferedGroup::default();
+    }
     let own = listen::own_addresses(node);
     let record = NodeRecord {
         name: node.name().filter(|_| named),

@@ -196,7 +196,11 @@ async fn agent_rows(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
                 && search.matches(offer)
             {
                 let takes = bare_of_peer(node, &offer.name, *bare, true);
-                rows.push(remote_row(node, *id, offer, takes));
+                rows.push(AgentRow {
+                    members: offer.group.members,
+                    group: vec![node.registry.member_row(member)],
+                    ..remote_row(node, *id, offer, takes)
+                });
             }
         }
     }
@@ -247,6 +251,10 @@ pub(super) fn local_agents(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRo
                 .iter()
                 .map(|(member, _)| u64::from(member.in_flight()))
                 .sum(),
+            group: locals
+                .iter()
+                .map(|(member, _)| node.registry.member_row(member))
+                .collect(),
             ..row(
                 node.id(),
                 node.name().map(String::from).unwrap_or_default(),
@@ -596,6 +604,7 @@ fn row(node: NodeId, node_name: String, offer: &AgentOffer) -> AgentRow {
         members: 0,
         member_numbers: Vec::new(),
         in_flight: 0,
+        group: Vec::new(),
     }
 }
 

@@ -90,7 +90,7 @@ pub use messages::MessageStoreError;
 pub use overlay::BindError;
 pub use store::StoreError;
 
-pub(crate) use registry::MemberTarget;
+pub(crate) use registry::{MemberTarget, MemberUse};
 pub(crate) use router::{
     CallDestination, CallRoute, RouteProgress, place, request_kind, set_onward,
 };

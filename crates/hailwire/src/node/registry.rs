@@ -16,15 +16,19 @@ use std::{
 use foldhash::HashMap;
 use hailwire_core::{grants::Grant, offer_capacity::OfferCapacity};
 use hailwire_pool::{
-    AffinityKey, Lease, Member, MemberConfig, MemberPlace, NoMember, Outcome, Pool, Tier,
+    AffinityKey, Lease, Member, MemberConfig, MemberPlace, MemberState, NoMember, Outcome, Pool,
+    PriorityPolicy, Tier,
 };
 use hailwire_wire::{
     AgentName, Code, NodeId, Status,
-    header::{AgentOffer, RegisterHeader},
+    header::{AgentOffer, OfferedGroup, RegisterHeader},
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
-use crate::{agent, agent::SharedHandler, session::Session};
+use crate::{admin::AgentMember, agent, agent::SharedHandler, session::Session};
 
 /// A group's pool.
 pub(crate) type AgentGroup = Pool<MemberKey, MemberTarget>;
@@ -61,11 +65,13 @@ pub(crate) enum MemberTarget {
     Handler {
         handler: SharedHandler,
         register: Arc<RegisterHeader>,
+        _in_use: MemberUse,
     },
     /// A program attached over a session.
     Attached {
         session: Session,
         register: Arc<RegisterHeader>,
+        _in_use: MemberUse,
     },
     /// A peer.
     Peer {
@@ -74,6 +80,21 @@ pub(crate) enum MemberTarget {
         /// Whether it may take calls that name no node.
         bare: bool,
     },
+}
+
+/// Held by a member, so by the registry and by each call that has picked it.
+#[derive(Clone, Debug)]
+pub(crate) struct MemberUse(
+    /// Nothing is sent: its drop is what tells.
+    Arc<oneshot::Sender<()>>,
+);
+
+impl MemberUse {
+    /// With what resolves, as an error, once nobody holds the member any more: it is taken out, and its calls have ended.
+    pub(crate) fn new() -> (Self, oneshot::Receiver<()>) {
+        let (held, unused) = oneshot::channel();
+        (Self(Arc::new(held)), unused)
+    }
 }
 
 impl MemberTarget {
@@ -120,11 +141,18 @@ impl Registry {
         };
         agent::check_register(register)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let largest = AgentOffer {
+            group: OfferedGroup::LARGEST,
+            ..agent::offer(register)
+        };
         self.capacity()
-            .add(number, &agent::offer(register), register.schema.len())?;
+            .add(number, &largest, register.schema.len())?;
         let config = MemberConfig {
             tier: Tier::Local,
             max_concurrency: register.max_concurrency,
+            policy: agent::policy(register),
+            slow_start: Duration::from_millis(register.slow_start_ms),
+            joined: self.now(),
             ..MemberConfig::default()
         };
         let name = register.name.clone();
@@ -160,7 +188,9 @@ impl Registry {
             self.take(gone, &MemberKey::Peer(id));
         }
         for offer in offers {
-            if !before.contains(&offer.name) {
+            if before.contains(&offer.name) {
+                self.renew_offer(id, offer);
+            } else {
                 let bare = bare(&offer.name);
                 self.insert_of_peer(id, Arc::new(offer), bare);
             }
@@ -182,12 +212,45 @@ impl Registry {
         }
     }
 
+    /// A peer says an agent again: what has changed of it changes here, and what is known of how it fares stays unless its policy is another.
+    fn renew_offer(&self, id: NodeId, offer: AgentOffer) {
+        let key = MemberKey::Peer(id);
+        let known = self.group(&offer.name).and_then(|group| group.member(&key));
+        let Some(member) = known else { return };
+        let MemberTarget::Peer {
+            offer: before,
+            bare,
+            ..
+        } = member.value()
+        else {
+            return;
+        };
+        let same = AgentOffer {
+            group: OfferedGroup {
+                members: offer.group.members,
+                ..before.group
+            },
+            ..before.as_ref().clone()
+        };
+        member.set_stands_for(offer.group.members);
+        if same != offer {
+            self.insert_of_peer(id, Arc::new(offer), *bare);
+        }
+    }
+
     /// Enters one agent of a peer.
     fn insert_of_peer(&self, id: NodeId, offer: Arc<AgentOffer>, bare: bool) {
+        let policy = match offer.group.overflow {
+            0 => PriorityPolicy::Prioritised(offer.group.priority),
+            above => PriorityPolicy::Overflow { above },
+        };
         let config = MemberConfig {
             tier: Tier::Remote,
-            max_concurrency: 0,
             place: MemberPlace::new(id.as_bytes(), 0),
+            policy,
+            stands_for: offer.group.members,
+            joined: self.now(),
+            ..MemberConfig::default()
         };
         let name = offer.name.clone();
         let target = MemberTarget::Peer { id, offer, bare };
@@ -365,6 +428,28 @@ impl Registry {
         picked.report(outcome, at - self.origin);
     }
 
+    /// How a member fares, for people.
+    pub(crate) fn member_row(&self, member: &Member<MemberKey, MemberTarget>) -> AgentMember {
+        let state = match member.state(self.now()) {
+            MemberState::Healthy => "healthy",
+            MemberState::SlowStart => "slow start",
+            MemberState::Suspect => "suspect",
+            MemberState::Ejected => "ejected",
+            MemberState::Down => "down",
+        };
+        let policy = match member.policy() {
+            PriorityPolicy::Prioritised(0) => String::new(),
+            PriorityPolicy::Prioritised(number) => format!("priority {number}"),
+            PriorityPolicy::Overflow { above } => format!("overflow {above}"),
+            PriorityPolicy::Pinned { .. } => "pinned".to_owned(),
+        };
+        AgentMember {
+            state: state.to_owned(),
+            policy,
+            in_flight: member.in_flight(),
+        }
+    }
+
     /// Every member of every group.
     pub(crate) fn members(&self) -> BTreeMap<AgentName, GroupMembers> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
@@ -395,8 +480,14 @@ impl Registry {
             if !allow.allows(&name) || agent::is_private(&name) {
                 continue;
             }
-            let local = members.iter().find_map(|member| member.value().register());
-            agents.extend(local.map(agent::offer));
+            let locals = members.iter().filter_map(|m| m.value().register());
+            let Some(first) = locals.clone().next() else {
+                continue;
+            };
+            agents.push(AgentOffer {
+                group: offered_group(locals.map(agent::policy)),
+                ..agent::offer(first)
+            });
         }
         agents
     }
@@ -461,6 +552,38 @@ impl Registry {
     }
 }
 
+/// What others need to know of the members of a name.
+fn offered_group(policies: impl Iterator<Item = PriorityPolicy> + Clone) -> OfferedGroup {
+    let numbers = policies.clone().filter_map(|policy| match policy {
+        PriorityPolicy::Prioritised(number) => Some(number),
+        PriorityPolicy::Overflow { .. } | PriorityPolicy::Pinned { .. } => None,
+    });
+    let above = policies.clone().filter_map(|policy| match policy {
+        PriorityPolicy::Overflow { above } => Some(above),
+        PriorityPolicy::Prioritised(_) | PriorityPolicy::Pinned { .. } => None,
+    });
+    let (shared, overflow) = (numbers.clone().count(), above.clone().count());
+    let pinned = policies.count() > shared + overflow;
+    // One that shares calls with those of other nodes is what goes without saying.
+    let said = |members: usize| match members {
+        1 => 0,
+        members => u32::try_from(members).unwrap_or(u32::MAX),
+    };
+    match (pinned, numbers.min()) {
+        (true, _) => OfferedGroup::default(),
+        (false, Some(priority)) => OfferedGroup {
+            members: said(shared),
+            priority,
+            overflow: 0,
+        },
+        (false, None) => OfferedGroup {
+            members: said(overflow),
+            priority: 0,
+            overflow: above.min().unwrap_or(0),
+        },
+    }
+}
+
 pub(crate) fn not_found(name: &AgentName) -> Status {
     Status::new(Code::NotFound, format!("no agent `{name}` is known here"))
         .with_hint("`hail agents` lists what can be called; `hail serve` offers an agent")
@@ -476,6 +599,7 @@ mod tests {
         MemberTarget::Handler {
             handler: Arc::new(handler),
             register: Arc::new(agent.register.clone()),
+            _in_use: MemberUse::new().0,
         }
     }
 
@@ -503,6 +627,7 @@ mod tests {
         let target = MemberTarget::Handler {
             handler: Arc::new(owns),
             register: Arc::new(outer.register.clone()),
+            _in_use: MemberUse::new().0,
         };
         let number = registry.add(target).unwrap();
         // On a thread of its own, so that a lock that is held shows as a failure and not as silence.

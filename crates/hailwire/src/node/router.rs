@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     NodeInner, local, manage, messages, now_unix,
-    registry::{MemberKey, MemberLease, MemberTarget, not_found},
+    registry::{MemberKey, MemberLease, MemberTarget, MemberUse, not_found},
     resolve,
     trust::untrusted,
     tunnel,
@@ -495,9 +495,11 @@ async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Opened
     if !dispatcher.program.as_ref().is_some_and(same) {
         register.socket.clear();
     }
+    let (in_use, unused) = MemberUse::new();
     let target = MemberTarget::Attached {
         session: session.clone(),
         register: Arc::new(register),
+        _in_use: in_use,
     };
     let number = match node.registry.add(target) {
         Ok(number) => number,
@@ -509,11 +511,28 @@ async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Opened
         number,
     };
     tracing::info!(agent = %name, "attached");
-    if session::accept(&mut send).await.is_ok() {
-        while let Ok(Some(_)) = reader.next_frame().await {}
-    }
+    let accepted = session::accept(&mut send).await.is_ok();
+    let drains = accepted && is_finished(&mut reader).await;
     drop(registered);
+    if drains {
+        tracing::debug!(agent = %name, "drains");
+        tokio::select! {
+            _ = unused => drop(session::end(send, &Status::ok()).await),
+            _ = send.stopped() => {}
+        }
+    }
     tracing::info!(agent = %name, "detached");
+}
+
+/// Waits until a program ends its registration; whether it did so in order, and waits to be told that no call is under way.
+async fn is_finished(reader: &mut FrameReader) -> bool {
+    loop {
+        match reader.next_frame().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
 }
 
 /// Takes the agent out again, however its attachment ends.

@@ -39,7 +39,7 @@ pub(crate) use crate::frame_reader::{FrameReader, connection_status, deadline_ex
 pub use answer::Answer;
 pub(crate) use answer::{AbortOnDrop, ExpectedAnswer};
 pub(crate) use outgoing::OfferList;
-pub(crate) use serve::{accept, in_time, panicked, refuse, serve};
+pub(crate) use serve::{accept, end, in_time, panicked, refuse, serve};
 pub(crate) use socket::connect;
 pub(crate) use splice::splice;
 

@@ -172,6 +172,7 @@ mod tests {
 
     fn list(number: u64, agents: usize) -> OfferList {
         let offer = |index| AgentOffer {
+            group: hailwire_wire::header::OfferedGroup::default(),
             name: format!("agent-{index}").parse().unwrap(),
             description: "d".repeat(200),
             tags: Vec::new(),

@@ -231,7 +231,7 @@ async fn flush(send: &mut SendStream, ahead: &mut BytesMut) -> Result<(), WriteE
 }
 
 /// Ends an answer with its status.
-pub(super) async fn end(send: SendStream, status: &Status) -> Code {
+pub(crate) async fn end(send: SendStream, status: &Status) -> Code {
     // In a box: most answers end well, and this would be the larger part of what every call moves.
     Box::pin(end_after(send, BytesMut::new(), status)).await
 }

@@ -394,6 +394,7 @@ async fn a_second_greeting_ends_the_connection() {
 async fn an_offer_past_a_bound_ends_the_connection_and_says_which() {
     let host = TestNode::named("alice").await;
     let offer = || AgentOffer {
+        group: hailwire_wire::header::OfferedGroup::default(),
         name: "grep".parse().unwrap(),
         description: String::new(),
         tags: Vec::new(),

@@ -94,6 +94,10 @@ async fn a_peer_registers_no_agent() {
     let guest = Guest::of(&host, Way::Tunnel).await;
     let _control = guest.greet(vec![VERSION.into()]).await;
     let register = RegisterHeader {
+        priority: 0,
+        overflow: 0,
+        pinned_ms: 0,
+        slow_start_ms: 0,
         name: "grep".parse().unwrap(),
         description: String::new(),
         tags: Vec::new(),

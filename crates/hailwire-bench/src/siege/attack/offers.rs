@@ -62,6 +62,7 @@ fn list(turn: usize) -> Result<AgentOffers, BenchError> {
             number => format!("agent-{number}-{}", turn % 7),
         };
         Ok(AgentOffer {
+            group: hailwire_wire::header::OfferedGroup::default(),
             name: name.parse().map_err(BenchError::failed("parsing a name"))?,
             description: format!("list {turn}").repeat(10),
             tags: vec!["flood".to_owned()],

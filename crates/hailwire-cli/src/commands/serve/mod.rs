@@ -7,11 +7,13 @@ pub(super) mod manage;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use hailwire::{Code, Status};
 use hailwire_terminal::{failure::CommandFailure, stop::StopSignals};
 use serde_json::json;
+use tokio::{sync::watch, time::timeout};
 
 use super::{CommandContext, connect, process_guard};
 use crate::serve::{
@@ -22,14 +24,18 @@ use crate::serve::{
     file_watch::FileWatch,
     program_slot::ProgramLimit,
     reaper::{ChildOwnership, ProcessReaper},
-    supervisor::{AgentSupervisor, SupervisedFile},
+    supervisor::{AgentSupervisor, ServeStop, SupervisedFile},
     supervisor_lock::{self, FileLock, LockFor},
 };
 
 /// `hail serve NAME -- CMD…`.
-pub(super) async fn one(run: &CommandContext, agent: AgentSpec) -> Result<(), CommandFailure> {
-    guarded(run, None, async |context| {
-        let mut supervisor = AgentSupervisor::new(run.data.clone(), context, None);
+pub(super) async fn one(
+    run: &CommandContext,
+    agent: AgentSpec,
+    drain: Duration,
+) -> Result<(), CommandFailure> {
+    guarded(run, None, drain, async |context, stop| {
+        let mut supervisor = AgentSupervisor::new(run.data.clone(), context, None, stop);
         let name = agent.name.clone();
         let on_message = agent.on_message.is_some();
         supervisor.declare(agent.clone())?;
@@ -60,9 +66,10 @@ pub(super) async fn file(
     run: &CommandContext,
     path: &Path,
     beside_node: Option<u32>,
+    drain: Duration,
 ) -> Result<(), CommandFailure> {
     let path = real(path);
-    guarded(run, beside_node, async |mut context| {
+    guarded(run, beside_node, drain, async |mut context, stop| {
         let _lock = lock(run, &path, beside_node.is_some()).await?;
         let log = SharedLog::new();
         context.log = Some(log.clone());
@@ -79,7 +86,7 @@ pub(super) async fn file(
             ends_when_empty: beside_node.is_some(),
             error: String::new(),
         };
-        let mut supervisor = AgentSupervisor::new(run.data.clone(), context, Some(file));
+        let mut supervisor = AgentSupervisor::new(run.data.clone(), context, Some(file), stop);
         let read = supervisor.reload().await;
         let attached = supervisor.attach().await.map_err(connect::failure);
         match beside_node {
@@ -96,11 +103,13 @@ pub(super) async fn file(
     .await
 }
 
-/// Runs `work` guarded, until it ends or the user stops it. No process outlives this one.
+/// Runs `work` guarded, until it ends or the user stops it: once, and it has the time of its draining to end; twice, and it ends at once. No process
+/// outlives this one.
 async fn guarded(
     run: &CommandContext,
     beside_node: Option<u32>,
-    work: impl AsyncFnOnce(ProgramContext) -> Result<(), CommandFailure>,
+    drain: Duration,
+    work: impl AsyncFnOnce(ProgramContext, ServeStop) -> Result<(), CommandFailure>,
 ) -> Result<(), CommandFailure> {
     process_guard::run(run.output, beside_node, async |children: ChildOwnership| {
         let mut stop = StopSignals::of_every_kind()?;
@@ -115,9 +124,16 @@ async fn guarded(
             log: None,
             tell: Arc::new(move |text| output.note(text)),
         };
+        let (ask, asked) = watch::channel(false);
+        let stopping = async {
+            stop.asked().await;
+            ask.send_replace(true);
+            // What does not serve yet does not know of draining.
+            let _ = timeout(drain, stop.asked()).await;
+        };
         let done = tokio::select! {
-            done = work(context) => done,
-            _ = stop.asked() => Ok(()),
+            done = work(context, ServeStop { asked, drain }) => done,
+            () = stopping => Ok(()),
         };
         reaper.finish().await;
         done

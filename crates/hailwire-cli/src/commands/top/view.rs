@@ -199,6 +199,7 @@ mod tests {
         let begin = Instant::now();
         let mut rates = TopRates::default();
         let agent = AgentRow {
+            group: Vec::new(),
             name: "word-count".to_owned(),
             node: hailwire::NodeId::from_bytes([7; 32]),
             node_name: "desk".to_owned(),

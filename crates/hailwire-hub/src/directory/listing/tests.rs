@@ -31,6 +31,7 @@ fn enter(directory: &Directory, id: NodeId) {
 
 fn record(name: &str, agents: &[&str], sequence: u64) -> NodeRecord {
     let offer = |name: &&str| AgentOffer {
+        group: hailwire_wire::header::OfferedGroup::default(),
         name: name.parse().unwrap(),
         description: "Finds Lines".into(),
         tags: vec!["Text".into()],

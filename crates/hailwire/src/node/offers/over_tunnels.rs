@@ -85,6 +85,7 @@ fn frame_of(kind: FrameKind, payload: &[u8]) -> Bytes {
 
 fn offer(name: &str, description: usize) -> AgentOffer {
     AgentOffer {
+        group: hailwire_wire::header::OfferedGroup::default(),
         name: name.parse().unwrap(),
         description: "d".repeat(description),
         tags: Vec::new(),

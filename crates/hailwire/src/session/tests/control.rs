@@ -108,6 +108,7 @@ async fn a_page_of_offers_is_handed_on_and_a_malformed_one_ends_the_session() {
     assert!(!*offered.borrow());
     let list = AgentOffers {
         agents: vec![AgentOffer {
+            group: hailwire_wire::header::OfferedGroup::default(),
             name: "echo".parse().unwrap(),
             description: String::new(),
             tags: Vec::new(),
