@@ -4,7 +4,7 @@
 //! flight, health, weight, when it was last seen) lies in atomics.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -62,6 +62,8 @@ pub enum MemberState {
     Ejected,
     /// It is out of service, because it failed several times in a row.
     Down,
+    /// It is to be removed, and called only where no other member is.
+    Leaving,
 }
 
 /// One member of a group, with its state.
@@ -78,6 +80,7 @@ pub struct Member<K, V> {
     health: HealthCell,
     outlier: OutlierCell,
     weight: WeightCell,
+    leaving: AtomicBool,
     /// Told it by its pool, where each has another; never 0.
     serial: u64,
 }
@@ -101,6 +104,7 @@ impl<K, V> Member<K, V> {
             health: HealthCell::default(),
             outlier: OutlierCell::default(),
             weight: WeightCell::new(config.stands_for, config.slow_start, config.joined),
+            leaving: AtomicBool::new(false),
             serial,
         }
     }
@@ -141,15 +145,34 @@ impl<K, V> Member<K, V> {
         self.config.policy
     }
 
+    /// How many members it stands for.
+    #[must_use]
+    pub fn stands_for(&self) -> u32 {
+        self.weight.stands_for()
+    }
+
     /// From now on it stands for so many members; 0 is read as 1.
     pub fn set_stands_for(&self, members: u32) {
         self.weight.set(members);
+    }
+
+    /// It is to be removed: from now on it is picked only where no other is.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is to be removed.
+    #[must_use]
+    #[inline]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// What it is at this moment.
     #[must_use]
     pub fn state(&self, now: Duration) -> MemberState {
         match self.health() {
+            _ if self.is_leaving() => MemberState::Leaving,
             MemberHealth::Down { .. } => MemberState::Down,
             _ if self.is_ejected(now) => MemberState::Ejected,
             MemberHealth::Suspect { until } if now < until => MemberState::Suspect,

@@ -231,8 +231,8 @@ impl<K, V> Pool<K, V> {
             for member in table.list.iter().filter(|member| accept(member)) {
                 match eligible(member, now) {
                     Err(reason) => why = soonest(why, reason),
-                    Ok(Eligible { ejected, .. }) => {
-                        let score = (!ejected, key.score(member.place()));
+                    Ok(Eligible { last, .. }) => {
+                        let score = (!last, key.score(member.place()));
                         if best.is_none_or(|(most, _)| score > most) {
                             best = Some((score, member));
                         }
@@ -267,7 +267,7 @@ impl<K, V> Pool<K, V> {
             let member = match held {
                 Some(member) => member,
                 None => match self.best(members, lots, now, &is_pinned) {
-                    Ok((member, rank, _)) if !rank.is_ejected() => member,
+                    Ok((member, rank, _)) if !rank.is_last() => member,
                     Ok(_) | Err(NoMember::Empty | NoMember::Down { .. }) => return None,
                     Err(NoMember::Full) => return Some(Err(NoMember::Full)),
                 },
@@ -294,6 +294,7 @@ impl<K, V> Pool<K, V> {
         };
         let in_service =
             member.availability(now) != Availability::Unavailable && !member.is_ejected(now);
+        let in_service = in_service && !member.is_leaving();
         in_service && (member.in_flight() > 0 || !self.pin.is_idle(now, idle))
     }
 
@@ -323,7 +324,7 @@ impl<K, V> Pool<K, V> {
         }
         match best {
             // One that is in service and full is waited for.
-            Some((_, rank, _)) if rank.is_ejected() && why == NoMember::Full => Err(why),
+            Some((_, rank, _)) if rank.is_last() && why == NoMember::Full => Err(why),
             best => best.ok_or(why),
         }
     }
@@ -341,16 +342,30 @@ impl<K, V> Pool<K, V> {
                 && accept(member)
                 && member.availability(now) != Availability::Unavailable
                 && !member.is_ejected(now)
+                && !member.is_leaving()
         };
         let others = members.iter().filter(in_service);
         let least = others.map(|member| member.in_flight()).min();
-        self.best(members, lots, now, &|member| {
+        let regular = self.best(members, lots, now, &|member| {
+            !member.policy().is_overflow() && accept(member)
+        });
+        let overflow = self.best(members, lots, now, &|member| {
             let its_time = match (member.policy(), least) {
                 (PriorityPolicy::Overflow { above }, Some(least)) => least >= above,
-                _ => true,
+                (PriorityPolicy::Overflow { .. }, None) => true,
+                _ => false,
             };
             its_time && accept(member)
-        })
+        });
+        match (regular, overflow) {
+            // However near they are, the one with less to do.
+            (Ok(regular), Ok(overflow)) => {
+                let less = overflow.1.without_tier() < regular.1.without_tier();
+                Ok(if less { overflow } else { regular })
+            }
+            (Err(one), Err(other)) => Err(soonest(one, other)),
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+        }
     }
 
     /// Ejects members whose calls fail far more often than those of the others, where a look is due.
@@ -392,10 +407,7 @@ impl<K, V> Pool<K, V> {
         lots: RandomDraw,
         now: Duration,
     ) -> Result<MemberRank, NoMember> {
-        let Eligible {
-            ejected,
-            availability,
-        } = eligible(member, now)?;
+        let Eligible { last, availability } = eligible(member, now)?;
         let load = match self.config.strategy {
             Strategy::RoundRobin => 0,
             Strategy::LeastLoaded => member.in_flight(),
@@ -408,7 +420,7 @@ impl<K, V> Pool<K, V> {
             false => weighed(load, waited, weight),
         };
         let class = [
-            u8::from(ejected),
+            u8::from(last),
             availability as u8,
             member.policy().number(),
             member.tier() as u8,
@@ -484,7 +496,8 @@ fn weighed(load: u32, waited: u64, weight: u64) -> (u64, u64) {
 
 /// What is known of a member that a call may go to.
 struct Eligible {
-    ejected: bool,
+    /// Only where nobody else is.
+    last: bool,
     availability: Availability,
 }
 
@@ -499,12 +512,10 @@ fn eligible<K, V>(member: &Member<K, V>, now: Duration) -> Result<Eligible, NoMe
         };
         return Err(NoMember::Down { until });
     }
-    let ejected = member.is_ejected(now);
-    match (member.has_room(), ejected) {
-        (true, _) => Ok(Eligible {
-            ejected,
-            availability,
-        }),
+    // One that leaves is as welcome as one that is ejected.
+    let last = member.is_leaving() || member.is_ejected(now);
+    match (member.has_room(), last) {
+        (true, _) => Ok(Eligible { last, availability }),
         (false, false) => Err(NoMember::Full),
         (false, true) => Err(NoMember::Down {
             until: member.ejected_until(),
@@ -515,15 +526,20 @@ fn eligible<K, V>(member: &Member<K, V>, now: Duration) -> Result<Eligible, NoMe
 /// The order in which members are preferred; the fields in the order of their weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberRank {
-    /// Whether it is ejected, availability, priority and tier, a byte each.
+    /// Whether it is called only where nobody else is, availability, priority and tier, a byte each.
     class: u32,
     load: u64,
     waited: Reverse<u64>,
 }
 
 impl MemberRank {
-    const fn is_ejected(self) -> bool {
+    const fn is_last(self) -> bool {
         self.class >> 24 != 0
+    }
+
+    /// Its order beside those that are as near.
+    const fn without_tier(self) -> (u32, u64, Reverse<u64>) {
+        (self.class & !0xff, self.load, self.waited)
     }
 }
 

@@ -42,6 +42,10 @@ impl WeightCell {
         cell
     }
 
+    pub(crate) fn stands_for(&self) -> u32 {
+        u32::try_from(self.word.load(Ordering::Relaxed) >> MEMBERS_SHIFT).unwrap_or(u32::MAX)
+    }
+
     pub(crate) fn set(&self, stands_for: u32) {
         self.change(|word| members_part(stands_for) | word & WARM_MASK);
     }

@@ -311,7 +311,7 @@ pub struct AgentRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentMember {
-    /// `healthy`, `slow start`, `suspect`, `ejected` or `down`.
+    /// `healthy`, `slow start`, `suspect`, `ejected`, `down` or `leaving`.
     pub state: String,
     /// When it takes calls beside the others: `priority N`, `overflow N` or `pinned`; empty for always.
     pub policy: String,

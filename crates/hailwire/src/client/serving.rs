@@ -66,6 +66,7 @@ impl ServeHandle {
                 unused,
             } => {
                 if let Some(node) = node.upgrade() {
+                    node::leaving::announce(&node, &self.name, *number).await;
                     node.registry.remove(&self.name, *number);
                 }
                 // Resolves as an error, when nobody has it any more.

@@ -197,7 +197,7 @@ async fn agent_rows(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
             {
                 let takes = bare_of_peer(node, &offer.name, *bare, true);
                 rows.push(AgentRow {
-                    members: offer.group.members,
+                    members: member.stands_for(),
                     group: vec![node.registry.member_row(member)],
                     ..remote_row(node, *id, offer, takes)
                 });

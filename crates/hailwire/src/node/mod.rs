@@ -43,6 +43,7 @@ mod held_back;
 mod hubs;
 mod join;
 mod leases;
+pub(crate) mod leaving;
 mod listen;
 mod local;
 mod manage;

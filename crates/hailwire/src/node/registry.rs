@@ -85,8 +85,7 @@ pub(crate) enum MemberTarget {
 /// Held by a member, so by the registry and by each call that has picked it.
 #[derive(Clone, Debug)]
 pub(crate) struct MemberUse(
-    /// Nothing is sent: its drop is what tells.
-    Arc<oneshot::Sender<()>>,
+    #[expect(dead_code, reason = "its drop is what tells")] Arc<oneshot::Sender<()>>,
 );
 
 impl MemberUse {
@@ -166,6 +165,21 @@ impl Registry {
             self.capacity().remove(number, name);
             self.changed.notify_one();
         }
+    }
+
+    /// A local agent is to be removed: until then it is called only where no other member is. Returns whether its name has another member here that stays.
+    pub(crate) fn begin_leaving(&self, name: &AgentName, number: u64) -> bool {
+        let Some(group) = self.group(name) else {
+            return false;
+        };
+        if let Some(member) = group.member(&MemberKey::Local(number)) {
+            member.leave();
+        }
+        self.changed.notify_one();
+        let members = group.members();
+        members
+            .iter()
+            .any(|m| m.tier() == Tier::Local && !m.is_leaving())
     }
 
     /// Resolves after local agents were added or removed.
@@ -436,6 +450,7 @@ impl Registry {
             MemberState::Suspect => "suspect",
             MemberState::Ejected => "ejected",
             MemberState::Down => "down",
+            MemberState::Leaving => "leaving",
         };
         let policy = match member.policy() {
             PriorityPolicy::Prioritised(0) => String::new(),
@@ -480,7 +495,8 @@ impl Registry {
             if !allow.allows(&name) || agent::is_private(&name) {
                 continue;
             }
-            let locals = members.iter().filter_map(|m| m.value().register());
+            let staying = members.iter().filter(|member| !member.is_leaving());
+            let locals = staying.filter_map(|member| member.value().register());
             let Some(first) = locals.clone().next() else {
                 continue;
             };

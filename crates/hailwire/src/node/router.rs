@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    NodeInner, local, manage, messages, now_unix,
+    NodeInner, leaving, local, manage, messages, now_unix,
     registry::{MemberKey, MemberLease, MemberTarget, MemberUse, not_found},
     resolve,
     trust::untrusted,
@@ -513,6 +513,9 @@ async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Opened
     tracing::info!(agent = %name, "attached");
     let accepted = session::accept(&mut send).await.is_ok();
     let drains = accepted && is_finished(&mut reader).await;
+    if drains {
+        leaving::announce(node, &name, number).await;
+    }
     drop(registered);
     if drains {
         tracing::debug!(agent = %name, "drains");

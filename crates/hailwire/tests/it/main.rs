@@ -25,6 +25,7 @@ mod faults;
 mod fixtures;
 mod full_disk;
 mod grants;
+mod groups;
 mod h2_bridge;
 mod h2spec;
 mod hostile;
