@@ -211,14 +211,24 @@ HEADERS = {
         "features": (texts, []),
         "additional": (lambda v: isinstance(v, bool), False),
     },
-    "register": {**OFFER, "max_concurrency": (integer(32), 0), "socket": (is_text, ""), "schema": (is_text, "")},
+    "register": {
+        **OFFER,
+        "max_concurrency": (integer(32), 0),
+        "socket": (is_text, ""),
+        "schema": (is_text, ""),
+        "priority": (integer(8), 0),
+        "overflow": (integer(32), 0),
+        "pinned_ms": (integer(64), 0),
+        "slow_start_ms": (integer(64), 0),
+    },
     "offers": {
         "agents": (lambda v: isinstance(v, list), REQUIRED),
         "number": (integer(64), 0),
         "page": (integer(32), 0),
         "pages": (integer(32), 0),
     },
-    "offer": OFFER,
+    "offer": {**OFFER, "group": (lambda v: isinstance(v, dict), {})},
+    "group": {"members": (integer(32), 0), "priority": (integer(8), 0), "overflow": (integer(32), 0)},
     "going_away": {"reason": (is_text, ALWAYS)},
     "topic_record": {
         "topic": (is_text, ""),
@@ -300,6 +310,8 @@ def written(kind: str, fields: dict) -> dict:
             result[key] = [] if key in ("versions", "patterns") else ""
     if kind == "offers":
         result["agents"] = [written("offer", agent) for agent in fields["agents"]]
+    if "group" in result:
+        result["group"] = written("group", result["group"])
     return result
 
 
@@ -335,6 +347,8 @@ def known(kind: str, value: dict) -> dict:
         if not all(isinstance(agent, dict) for agent in value["agents"]):
             raise Refused("malformed")
         fields["agents"] = [known("offer", agent) for agent in value["agents"]]
+    if "group" in fields:
+        fields["group"] = known("group", fields["group"])
     if kind == "status" and fields["code"] > 16:
         fields["code"] = 2
     return written(kind, fields)
