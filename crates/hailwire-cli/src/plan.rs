@@ -17,7 +17,7 @@ use hailwire::{
     Code, Status, admin,
     config::{ByteSize, Carrier},
 };
-use hailwire_core::dispatch_plan::DispatchLimits;
+use hailwire_core::{call_attempts::AttemptPolicy, dispatch_plan::DispatchLimits};
 use hailwire_hub::TlsMode;
 use hailwire_terminal::{
     failure::CommandFailure,
@@ -293,6 +293,8 @@ pub(crate) struct CallPlan {
     pub(crate) carrier: Carrier,
     pub(crate) deadline: Option<Duration>,
     pub(crate) body: BodySource,
+    /// What is done besides one call; nothing for a send or a stream.
+    pub(crate) further: AttemptPolicy,
 }
 
 /// What is published, and how.
@@ -432,9 +434,19 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             envelope,
             all,
             replies,
+            retry,
+            hedge_after,
             stats,
         }) => {
-            let call = plan_call(to, body_source(body.as_deref(), around), envelope, &global)?;
+            let body = body_source(body.as_deref(), around);
+            let further = AttemptPolicy {
+                retries: retry,
+                hedge_after,
+            };
+            let call = CallPlan {
+                further,
+                ..plan_call(to, body, envelope, &global)?
+            };
             match (kept.durable, all || replies.is_some()) {
                 (true, _) => plan_durable(call, &kept, true),
                 (false, true) => Action::Gather { call, replies },
@@ -1029,6 +1041,7 @@ fn plan_call(
         carrier: carrier.unwrap_or_default(),
         deadline: global.timeout,
         body,
+        further: AttemptPolicy::default(),
     })
 }
 
@@ -1046,6 +1059,7 @@ fn plan_dispatch(
         ordered,
         journal,
         retry,
+        hedge_after,
         envelope,
     } = dispatch;
     let source = |path: PathBuf| match path.as_os_str().as_bytes() {
@@ -1064,6 +1078,7 @@ fn plan_dispatch(
         }
     };
     let mut call = plan_call(to, BodySource::Text(Bytes::new()), envelope, global)?;
+    call.further.hedge_after = hedge_after;
     if let DispatchInputs::Values(_) = inputs
         && call.content_type.is_empty()
     {

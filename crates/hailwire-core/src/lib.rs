@@ -38,12 +38,14 @@
 //! | [`relay_share`] | whose bytes a hub's relay carries when |
 //! | [`dispatch_plan`], [`dispatch_journal`] | which of many inputs is called for when, and what of them was answered before |
 //! | [`lease_table`], [`lease_candidate`] | who holds a lease at a hub, and how long a holder may think so |
+//! | [`call_attempts`], [`retry_budget`] | when a call is made again, or beside one that is slow, and whose result counts |
 //! | [`quorum`] | whether enough of many have agreed, or no longer can |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
 pub mod additional_connections;
 pub mod admission;
 pub mod backoff;
+pub mod call_attempts;
 mod carrier;
 pub mod carrier_choice;
 pub mod delivery;
@@ -78,6 +80,7 @@ pub mod rate_limit;
 pub mod receive_window;
 pub mod relay_share;
 mod remote;
+pub mod retry_budget;
 pub mod routing;
 pub mod state_values;
 pub mod task_state;

@@ -2,11 +2,15 @@
 //!
 //! Checked where an agent registers, so that whoever is one too many is told, and no list of offers is
 //! ever too long to be sent. Of several members of one name others see one, so the name counts once, with
-//! the longest of them.
+//! the longest of them, and with room for what is said of them as a group.
 
 use std::collections::HashMap;
 
-use hailwire_wire::{AgentName, Code, Status, header::AgentOffer, limits, offers};
+use hailwire_wire::{
+    AgentName, Code, Status,
+    header::{AgentOffer, OfferedGroup},
+    limits, offers,
+};
 
 /// What the local agents take.
 #[derive(Debug, Default)]
@@ -22,7 +26,10 @@ pub struct OfferCapacity {
 #[derive(Clone, Copy, Debug)]
 struct MemberSize {
     number: u64,
+    /// Without what is said of the group.
     offer: usize,
+    /// Whether nothing is said of a group that has only this member.
+    alone: bool,
     schema: usize,
 }
 
@@ -40,8 +47,18 @@ impl OfferCapacity {
                 format!("this node has {most} agents already"),
             ));
         }
-        let size = offers::size(offer);
-        let bytes = self.bytes + size.saturating_sub(self.longest(&offer.name));
+        let member = MemberSize {
+            number,
+            offer: offers::size(&AgentOffer {
+                group: OfferedGroup::default(),
+                ..offer.clone()
+            }),
+            alone: offer.group.is_one(),
+            schema,
+        };
+        let known = self.sizes.get(&offer.name).map_or(&[][..], Vec::as_slice);
+        let size = longest(known.iter().chain([&member]));
+        let bytes = self.bytes + size - self.longest(&offer.name);
         if bytes > limits::MAX_OFFERS {
             return Err(self.too_long(offer, size, bytes));
         }
@@ -61,11 +78,7 @@ impl OfferCapacity {
         self.bytes = bytes;
         self.schema_bytes = schema_bytes;
         let sizes = self.sizes.entry(offer.name.clone()).or_default();
-        sizes.push(MemberSize {
-            number,
-            offer: size,
-            schema,
-        });
+        sizes.push(member);
         Ok(())
     }
 
@@ -88,8 +101,7 @@ impl OfferCapacity {
     }
 
     fn longest(&self, name: &AgentName) -> usize {
-        let sizes = self.sizes.get(name).into_iter().flatten();
-        sizes.map(|size| size.offer).max().unwrap_or(0)
+        longest(self.sizes.get(name).into_iter().flatten())
     }
 
     fn too_long(&self, offer: &AgentOffer, size: usize, bytes: usize) -> Status {
@@ -109,6 +121,16 @@ impl OfferCapacity {
             ),
         )
         .with_hint(hint)
+    }
+}
+
+/// What the offer of these members, of one name, may take at most.
+fn longest<'a>(members: impl Iterator<Item = &'a MemberSize> + Clone) -> usize {
+    let offer = members.clone().map(|member| member.offer).max();
+    let said = members.clone().count() > 1 || members.clone().any(|member| !member.alone);
+    match said {
+        true => offer.unwrap_or(0) + offers::LARGEST_GROUP,
+        false => offer.unwrap_or(0),
     }
 }
 
@@ -170,7 +192,8 @@ mod tests {
                 .add(number, &offer("same", 200 + number as usize % 56), 0)
                 .unwrap();
         }
-        assert_eq!(capacity.bytes, offers::size(&offer("same", 255)));
+        let largest = offers::size(&offer("same", 255)) + offers::LARGEST_GROUP;
+        assert_eq!(capacity.bytes, largest);
         let name = "same".parse().unwrap();
         for number in 0..limits::MAX_AGENTS_PER_NODE as u64 {
             capacity.remove(number, &name);
@@ -178,6 +201,24 @@ mod tests {
         }
         assert_eq!((capacity.members, capacity.bytes), (0, 0));
         assert!(capacity.sizes.is_empty());
+    }
+
+    #[test]
+    fn what_is_said_of_a_group_has_room_as_soon_as_anything_may_be() {
+        let mut capacity = OfferCapacity::default();
+        let alone = offers::size(&offer("one", 100));
+        capacity.add(1, &offer("one", 100), 0).unwrap();
+        assert_eq!(capacity.bytes, alone);
+        capacity.add(2, &offer("one", 0), 0).unwrap();
+        assert_eq!(capacity.bytes, alone + offers::LARGEST_GROUP);
+        capacity.remove(2, &"one".parse().unwrap());
+        assert_eq!(capacity.bytes, alone);
+        let mut prior = offer("one", 0);
+        prior.group.priority = 1;
+        capacity.add(3, &prior, 0).unwrap();
+        capacity.remove(1, &"one".parse().unwrap());
+        let short = offers::size(&offer("one", 0));
+        assert_eq!(capacity.bytes, short + offers::LARGEST_GROUP);
     }
 
     #[test]

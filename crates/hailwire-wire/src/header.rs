@@ -407,13 +407,6 @@ pub struct OfferedGroup {
 }
 
 impl OfferedGroup {
-    /// The one that takes most bytes.
-    pub const LARGEST: Self = Self {
-        members: u32::MAX,
-        priority: u8::MAX,
-        overflow: u32::MAX,
-    };
-
     /// Whether it is what a reader takes for granted: one member that shares calls with those of other nodes.
     #[must_use]
     pub fn is_one(&self) -> bool {

@@ -23,6 +23,9 @@ use crate::{
 /// What a page takes besides its agents: the map and its keys, the length of the array, three numbers.
 const PAGE_OVERHEAD: usize = 64;
 
+/// Most bytes that an agent takes beyond those of a group of one, by what is said of its group.
+pub const LARGEST_GROUP: usize = 45;
+
 /// Bytes that an agent takes in a list of offers.
 #[must_use]
 pub fn size(offer: &AgentOffer) -> usize {
@@ -215,7 +218,11 @@ mod tests {
     /// The largest agent that there may be.
     fn largest(index: usize) -> AgentOffer {
         AgentOffer {
-            group: crate::header::OfferedGroup::default(),
+            group: crate::header::OfferedGroup {
+                members: u32::MAX,
+                priority: u8::MAX,
+                overflow: u32::MAX,
+            },
             name: format!("{index:0>64}").parse().unwrap(),
             description: "d".repeat(limits::MAX_DESCRIPTION),
             tags: vec!["t".repeat(limits::MAX_NAME); limits::MAX_TAGS],
@@ -233,6 +240,15 @@ mod tests {
         let mut all = OfferPages::of(pages.next().unwrap());
         pages.for_each(|page| all.add(page));
         all
+    }
+
+    #[test]
+    fn the_largest_group_takes_what_is_reserved_for_it() {
+        let alone = AgentOffer {
+            group: crate::header::OfferedGroup::default(),
+            ..largest(1)
+        };
+        assert_eq!(size(&largest(1)), size(&alone) + LARGEST_GROUP);
     }
 
     #[test]

@@ -101,6 +101,15 @@ impl Body {
         (BodySender(sender), Self(BodyKind::Channel(receiver)))
     }
 
+    /// Its bytes, where it is known whole and none were read.
+    pub(crate) fn whole(&self) -> Option<Bytes> {
+        match &self.0 {
+            BodyKind::Empty => Some(Bytes::new()),
+            BodyKind::Full(bytes) => Some(bytes.clone()),
+            _ => None,
+        }
+    }
+
     /// The body that follows on a stream whose header was read.
     pub(crate) fn wire(reader: Box<FrameReader>) -> Self {
         Self(BodyKind::Wire(reader))

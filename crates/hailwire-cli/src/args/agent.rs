@@ -234,6 +234,14 @@ pub(crate) struct CallArgs {
     /// The same, and end as soon as N members have answered; the calls of the others are cancelled
     #[arg(long, value_name = "N", conflicts_with_all = ["stats", "durable"], value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) replies: Option<u32>,
+    /// Make the call again, up to N times, where it ended with unavailable, resource_exhausted or aborted before its answer
+    /// began; the body is read whole first, at most 16 MiB. Needs --idempotency-key
+    #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u32).range(..=10), requires = "idempotency_key", conflicts_with_all = ["durable", "all", "replies"])]
+    pub(crate) retry: u32,
+    /// Make the call a second time where its answer has not begun after so long, at another member that is as near; the first
+    /// answer counts and the other call is cancelled. Needs --idempotency-key
+    #[arg(long, value_name = "D", value_parser = duration, requires = "idempotency_key", conflicts_with_all = ["durable", "all", "replies"])]
+    pub(crate) hedge_after: Option<Duration>,
     /// Print times, path and RTT on stderr when the answer is complete
     #[arg(long, conflicts_with = "durable")]
     pub(crate) stats: bool,
@@ -271,6 +279,10 @@ pub(crate) struct DispatchArgs {
     /// --idempotency-key, of which each call gets its own: KEY:INDEX
     #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u32).range(..=100), requires = "idempotency_key")]
     pub(crate) retry: u32,
+    /// Make the call a second time where its answer has not begun after so long, at another member that is as near; the first
+    /// answer counts and the other call is cancelled. Needs --idempotency-key
+    #[arg(long, value_name = "D", value_parser = duration, requires = "idempotency_key")]
+    pub(crate) hedge_after: Option<Duration>,
     #[command(flatten)]
     pub(crate) envelope: CallHeaderArgs,
 }

@@ -20,6 +20,7 @@ use hailwire_terminal::{
     output::{Output, stdout_failure},
     text,
 };
+use hailwire_wire::limits;
 use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncWriteExt as _, Stdout};
@@ -46,7 +47,20 @@ pub(super) async fn run(
     call: plan::CallPlan,
     stats: bool,
 ) -> Result<(), CommandFailure> {
-    let source = body::open(call.body.clone()).await?;
+    let mut source = body::open(call.body.clone()).await?;
+    if call.further.most_further() > 0 {
+        // Whatever is made again is known whole.
+        let whole = source.bytes(limits::MAX_SEND_BODY).await;
+        let whole = whole.map_err(|status| {
+            let what = "a call may have that is made again";
+            body::too_large(
+                status,
+                what,
+                "without --retry and --hedge-after it has any size",
+            )
+        })?;
+        source = whole.into();
+    }
     let client = connect::attach(run).await?;
     let route = match stats {
         true => Some(resolve(&client, &call).await?),
@@ -91,7 +105,11 @@ pub(super) fn prepare(client: &Client, call: plan::CallPlan) -> Call {
         .content_type(call.content_type)
         .carrier(call.carrier)
         .idempotency_key(call.idempotency_key)
-        .affinity(call.affinity);
+        .affinity(call.affinity)
+        .retries(call.further.retries);
+    if let Some(slow) = call.further.hedge_after {
+        builder = builder.hedge_after(slow);
+    }
     for (name, value) in call.headers {
         builder = builder.header(name, value);
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use hailwire_core::call_attempts::AttemptPolicy;
 use hailwire_wire::{CallHeader, Code, Priority, Status, frame::FrameKind, header::Durability};
 use tokio::time::Instant;
 
-use super::{Client, ClientKind};
+use super::{Client, ClientKind, attempts};
 use crate::{
     agent,
     body::{Body, BodySender},
@@ -29,9 +30,13 @@ pub struct Call {
     header: Box<CallHeader>,
     deadline: Option<Duration>,
     body: Body,
+    further: AttemptPolicy,
 }
 
 impl Call {
+    /// The most that [`Call::retries`] may ask for; of more, so many are made.
+    pub const MAX_RETRIES: u32 = hailwire_core::call_attempts::MAX_FURTHER_ATTEMPTS;
+
     pub(super) fn new(client: Client, to: String) -> Self {
         Self {
             client,
@@ -42,6 +47,7 @@ impl Call {
             }),
             deadline: None,
             body: Body::empty(),
+            further: AttemptPolicy::default(),
         }
     }
 
@@ -110,9 +116,31 @@ impl Call {
     }
 
     /// Marks the call as one that may be tried again: equal keys mean the same work. The agent reads
-    /// it; the node repeats nothing by itself. Empty by default.
+    /// it; nothing is repeated unless [`Call::retries`] or [`Call::hedge_after`] ask for it. Empty by default.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.header.idempotency_key = key.into();
+        self
+    }
+
+    /// Makes the call again, up to `most` times, where it ended before its answer began with `unavailable`, `resource_exhausted` or
+    /// `aborted`: after 25 ms, then twice as long each time up to a second, each shortened by up to a half at random. 0 by
+    /// default, at most [`MAX_RETRIES`](Self::MAX_RETRIES).
+    ///
+    /// Only a call with an [idempotency key](Self::idempotency_key) and a body that is known whole may be, and nothing starts
+    /// past the deadline. All calls of this client and of its clones share a budget besides, so that a failure does not
+    /// multiply the load that caused it: 10 further attempts, and one more for every five calls that allow some; where it is
+    /// spent, the failure is returned at once.
+    pub const fn retries(mut self, most: u32) -> Self {
+        self.further.retries = most;
+        self
+    }
+
+    /// Makes the call a second time beside the first where its answer has not begun after so long, and again after as long for
+    /// as many times as [`Call::retries`] allows. The first answer is returned and the other attempts are cancelled. A group's
+    /// member that has the call already is busier by it, so another one that is as near takes the next; one on another node only
+    /// where those here are full, and none where [`Call::affinity`] or [`Call::member`] bind it. Its bounds are those of retries.
+    pub const fn hedge_after(mut self, slow: Duration) -> Self {
+        self.further.hedge_after = Some(slow);
         self
     }
 
@@ -197,9 +225,10 @@ impl Call {
         let Self {
             client,
             kind,
-            mut header,
+            header,
             deadline,
             body,
+            further,
         } = self;
         let now = Instant::now();
         let own = deadline.map(|left| now + left);
@@ -208,22 +237,11 @@ impl Call {
             true => own,
             false => agent::inherited(own),
         };
-        if let Some(at) = at {
-            header.set_deadline(at.saturating_duration_since(now));
+        if further.most_further() == 0 {
+            return attempt(&client, kind, header, body, at).await;
         }
-        // In a box, because callers hand this future on, as into a timeout, and each hand-over would move all of it.
-        let mut call = Box::pin(async {
-            match &client.inner {
-                ClientKind::Attached(attached) => {
-                    let answer = attached.session.open(kind, &header, body).await?;
-                    Ok(answer.begin(at).await?.holding(attached.clone()))
-                }
-                ClientKind::Embedded(node) => {
-                    embedded_call::call(node, kind, header, body, at).await
-                }
-            }
-        });
-        session::in_time(at, call.as_mut()).await
+        let body = attempts::repeatable(&header, &body)?;
+        Box::pin(attempts::call(&client, kind, &header, &body, further, at)).await
     }
 
     /// Sends it as a one-way message instead: resolves once the agent has taken it. This is
@@ -242,6 +260,30 @@ impl Call {
         while answer.chunk().await?.is_some() {}
         Ok(())
     }
+}
+
+/// Makes a call once, and waits until its answer begins.
+pub(super) async fn attempt(
+    client: &Client,
+    kind: FrameKind,
+    mut header: Box<CallHeader>,
+    body: Body,
+    at: Option<Instant>,
+) -> Result<Answer, Status> {
+    if let Some(at) = at {
+        header.set_deadline(at.saturating_duration_since(Instant::now()));
+    }
+    // In a box, because callers hand this future on, as into a timeout, and each hand-over would move all of it.
+    let mut call = Box::pin(async {
+        match &client.inner {
+            ClientKind::Attached(attached) => {
+                let answer = attached.session.open(kind, &header, body).await?;
+                Ok(answer.begin(at).await?.holding(attached.clone()))
+            }
+            ClientKind::Embedded(node) => embedded_call::call(node, kind, header, body, at).await,
+        }
+    });
+    session::in_time(at, call.as_mut()).await
 }
 
 /// A raw stream being prepared.

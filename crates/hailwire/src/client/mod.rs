@@ -6,11 +6,13 @@
 //! | module | holds |
 //! |---|---|
 //! | `call` | a call or a raw stream being prepared, and how it is made |
+//! | `attempts` | calls that are made again, or beside themselves |
 //! | `byte_stream` | a raw stream as bytes |
 //! | `tasks` | durable calls by their ids, and saying how far one is |
 //! | `topics`, `state` | publishing and subscribing; values that many share |
 //! | `serving` | an agent on offer, and the attached program's side of being called |
 
+mod attempts;
 mod byte_stream;
 mod call;
 mod serving;
@@ -18,7 +20,10 @@ mod state;
 mod tasks;
 mod topics;
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
 
 use hailwire_wire::{
     Code, Status,
@@ -150,7 +155,11 @@ impl Client {
         let session = Session::start(connection, true, hello, agents.clone());
         session.greeted().await.map_err(AttachError::Refused)?;
         Ok(Self {
-            inner: ClientKind::Attached(Arc::new(AttachedSession { session, agents })),
+            inner: ClientKind::Attached(Arc::new(AttachedSession {
+                session,
+                agents,
+                retry_budget: Mutex::default(),
+            })),
         })
     }
 

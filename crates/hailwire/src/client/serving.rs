@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
+use hailwire_core::retry_budget::RetryBudget;
 use hailwire_wire::{
     AgentName, Code, Status,
     frame::{FrameEvent, FrameKind},
@@ -311,6 +312,7 @@ async fn register(
 pub(super) struct AttachedSession {
     pub(super) session: Session,
     pub(super) agents: Arc<ServedAgents>,
+    pub(super) retry_budget: Mutex<RetryBudget>,
 }
 
 impl Drop for AttachedSession {

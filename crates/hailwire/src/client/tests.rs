@@ -201,6 +201,7 @@ async fn a_program_serves_what_it_has_and_hears_from_its_node_who_calls() {
     let attached = AttachedSession {
         session: _session,
         agents,
+        retry_budget: Mutex::default(),
     };
     let node = RawPeer(far);
     let mut control = node.accept().await;

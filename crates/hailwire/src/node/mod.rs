@@ -79,7 +79,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use hailwire_core::routing::CallOrigin;
+use hailwire_core::{retry_budget::RetryBudget, routing::CallOrigin};
 use hailwire_wire::{
     Code, NodeId, NodeName,
     header::{ADDITIONAL_CONNECTIONS, Hello, VERSION},
@@ -233,6 +233,7 @@ impl NodeBuilder {
                 spin: busy_polling::BusyPolling::new(self.config.limits.spin),
                 calls: AtomicU64::new(0),
                 calls_from_peers: AtomicU64::new(0),
+                retry_budget: Mutex::default(),
             },
             lifecycle: NodeLifecycle::default(),
             setup: NodeSetup {
@@ -445,6 +446,8 @@ pub(crate) struct LocalPrograms {
     pub(crate) spin: busy_polling::BusyPolling,
     calls: AtomicU64,
     calls_from_peers: AtomicU64,
+    /// Of the calls that this process makes itself.
+    retry_budget: Mutex<RetryBudget>,
 }
 
 /// Since when a node runs, and whether it is about to end.
@@ -490,6 +493,10 @@ impl NodeInner {
 
     fn config(&self) -> &Config {
         &self.setup.config
+    }
+
+    pub(crate) fn retry_budget(&self) -> &Mutex<RetryBudget> {
+        &self.programs.retry_budget
     }
 
     fn name(&self) -> Option<NodeName> {

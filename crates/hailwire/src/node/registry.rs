@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    iter,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -140,16 +141,16 @@ impl Registry {
         };
         agent::check_register(register)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let largest = AgentOffer {
-            group: OfferedGroup::LARGEST,
+        let policy = agent::policy(register);
+        let offer = AgentOffer {
+            group: offered_group(iter::once(policy)),
             ..agent::offer(register)
         };
-        self.capacity()
-            .add(number, &largest, register.schema.len())?;
+        self.capacity().add(number, &offer, register.schema.len())?;
         let config = MemberConfig {
             tier: Tier::Local,
             max_concurrency: register.max_concurrency,
-            policy: agent::policy(register),
+            policy,
             slow_start: Duration::from_millis(register.slow_start_ms),
             joined: self.now(),
             ..MemberConfig::default()

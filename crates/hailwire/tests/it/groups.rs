@@ -288,3 +288,133 @@ async fn a_list_of_agents_shows_how_members_fare() {
     ];
     assert_eq!(said, expected);
 }
+
+/// An agent that has `say` answer its n-th call, counted from 1.
+async fn counting(
+    at: &TestNode,
+    say: impl Fn(u32) -> Result<&'static str, Code> + Send + Sync + 'static,
+) -> (ServeHandle, Arc<AtomicU32>) {
+    let calls = Arc::new(AtomicU32::new(0));
+    let (counted, say) = (calls.clone(), Arc::new(say));
+    let handler = move |_: Request| {
+        let result = say(counted.fetch_add(1, Ordering::Relaxed) + 1);
+        async move {
+            match result {
+                Ok(text) => Ok(Response::new(text)),
+                Err(code) => Err(Status::new(code, "not now")),
+            }
+        }
+    };
+    let serving = at.client().serve(agent(), handler).await.unwrap();
+    (serving, calls)
+}
+
+#[tokio::test]
+async fn a_call_that_may_be_made_again_is_until_it_works_or_its_time_is_over() {
+    let (alice, bob) = TestNode::pair().await;
+    let third = |call| match call {
+        3 => Ok("third"),
+        _ => Err(Code::Unavailable),
+    };
+    let (serving, calls) = counting(&bob, third).await;
+    let prepared = || alice.client().call("shard@bob").body("x");
+    let mut answer = prepared()
+        .idempotency_key("one")
+        .retries(2)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.bytes(64).await.unwrap(), "third");
+    let once = prepared().idempotency_key("two").send().await;
+    assert_eq!(once.unwrap_err().code, Code::Unavailable);
+    assert_eq!(calls.load(Ordering::Relaxed), 4);
+    // Within the deadline, and no more often than was asked.
+    let begun = tokio::time::Instant::now();
+    let left = Duration::from_millis(300);
+    let failed = prepared()
+        .idempotency_key("three")
+        .retries(10)
+        .deadline(left);
+    assert_eq!(failed.send().await.unwrap_err().code, Code::Unavailable);
+    assert!(begun.elapsed() < left);
+    // What would end the same again is made once.
+    drop(serving);
+    let (_serving, calls) = counting(&alice, |_| Err(Code::InvalidArgument)).await;
+    let wrong = alice.client().call("shard@alice").idempotency_key("four");
+    let wrong = wrong.retries(9).send().await.unwrap_err();
+    assert_eq!(wrong.code, Code::InvalidArgument);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn further_attempts_stay_within_the_budget_that_all_clones_of_a_client_share() {
+    let alice = TestNode::named("alice").await;
+    let (_serving, calls) = counting(&alice, |_| Err(Code::Aborted)).await;
+    let client = alice.client();
+    for number in 0..20 {
+        let call = client
+            .clone()
+            .call(GROUP)
+            .idempotency_key(number.to_string());
+        assert_eq!(
+            call.retries(3).send().await.unwrap_err().code,
+            Code::Aborted
+        );
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 20 + 10 + 20 / 5);
+}
+
+#[tokio::test]
+async fn a_slow_member_is_hedged_by_another_and_its_call_is_cancelled() {
+    struct Dropped(Option<tokio::sync::oneshot::Sender<()>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            let _ = self.0.take().map(|told| told.send(()));
+        }
+    }
+    let (alice, bob) = TestNode::pair().await;
+    let (told, cancelled) = tokio::sync::oneshot::channel();
+    let told = std::sync::Mutex::new(Some(told));
+    let stuck = move |_: Request| {
+        let dropped = Dropped(told.lock().unwrap().take());
+        async move {
+            let _dropped = dropped;
+            std::future::pending().await
+        }
+    };
+    let _stuck = bob.client().serve(agent(), stuck).await.unwrap();
+    let _quick = member(&bob.client(), agent(), "quick").await;
+    // They take turns, so one of the two is asked first and never answers.
+    for number in 0..2 {
+        let prepared = alice.client().call("shard@bob");
+        let prepared = prepared.idempotency_key(number.to_string());
+        let hedged = prepared.hedge_after(Duration::from_millis(20)).send();
+        let hedged = tokio::time::timeout(PATIENCE, hedged).await.unwrap();
+        assert_eq!(hedged.unwrap().bytes(64).await.unwrap(), "quick");
+    }
+    tokio::time::timeout(PATIENCE, cancelled)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_made_twice_is_refused_with_the_reason() {
+    let alice = TestNode::named("alice").await;
+    let (_serving, calls) = counting(&alice, |_| Ok("done")).await;
+    let client = alice.client();
+    let prepared = || client.call(GROUP).retries(1);
+    let without_key = prepared().send().await.unwrap_err();
+    let (_sender, stream) = hailwire::Body::channel(1);
+    let streamed = prepared().idempotency_key("k").body(stream).send().await;
+    let durable = prepared().idempotency_key("k").durable(true, false).await;
+    let refused = [without_key, streamed.unwrap_err(), durable.unwrap_err()];
+    for (status, why) in refused
+        .iter()
+        .zip(["idempotency key", "a stream", "durable"])
+    {
+        assert_eq!(status.code, Code::InvalidArgument);
+        assert!(status.message.contains(why), "{status}");
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+}
