@@ -125,12 +125,16 @@ impl OfferCapacity {
 }
 
 /// What the offer of these members, of one name, may take at most.
-fn longest<'a>(members: impl Iterator<Item = &'a MemberSize> + Clone) -> usize {
-    let offer = members.clone().map(|member| member.offer).max();
-    let said = members.clone().count() > 1 || members.clone().any(|member| !member.alone);
-    match said {
-        true => offer.unwrap_or(0) + offers::LARGEST_GROUP,
-        false => offer.unwrap_or(0),
+fn longest<'a>(members: impl Iterator<Item = &'a MemberSize>) -> usize {
+    let (mut count, mut offer, mut alone) = (0, 0, true);
+    for member in members {
+        count += 1;
+        offer = offer.max(member.offer);
+        alone &= member.alone;
+    }
+    match (count, alone) {
+        (0, _) | (1, true) => offer,
+        _ => offer + offers::LARGEST_GROUP,
     }
 }
 

@@ -546,7 +546,7 @@ impl SupervisedAgent {
 /// Resolves when this process is to stop.
 async fn stopped(asked: &mut watch::Receiver<bool>) {
     if asked.wait_for(|asked| *asked).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
