@@ -112,7 +112,7 @@ impl CallAttempts {
         }
     }
 
-    /// It is this late. `last_failed` is told back where the budget has nothing left and no attempt runs.
+    /// It is this late. Where nothing may start, as the budget is spent, and no attempt runs, the newest failure is the result.
     pub fn handle_timeout(&mut self, now: Instant, budget: &mut RetryBudget) {
         if self.finished || self.next.is_none_or(|at| at > now) {
             return;
@@ -123,7 +123,6 @@ impl CallAttempts {
             return self.start(now);
         }
         if self.running.is_empty() {
-            // The newest is the one that failed last, or as good as it.
             self.finish(self.started - 1);
         }
     }
@@ -168,7 +167,7 @@ impl CallAttempts {
 }
 
 /// Whether another attempt may end otherwise, within the same deadline.
-const fn is_worth_a_retry(code: Code) -> bool {
+pub(crate) const fn is_worth_a_retry(code: Code) -> bool {
     matches!(
         code,
         Code::Unavailable | Code::ResourceExhausted | Code::Aborted

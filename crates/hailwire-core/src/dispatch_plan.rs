@@ -15,6 +15,8 @@ use std::{
 
 use hailwire_wire::Code;
 
+use crate::call_attempts::is_worth_a_retry;
+
 /// Largest input, and largest answer, in bytes.
 pub const MAX_DISPATCH_BODY: usize = 16 * 1024 * 1024;
 
@@ -186,9 +188,10 @@ impl DispatchPlan {
         let Some(open) = self.open.get_mut(&index) else {
             return;
         };
+        // Each call has a deadline of its own, so one that took too long may be in time the next time.
         if let DispatchOutcome::Failed(code) = outcome
             && open.retries < self.limits.retries
-            && is_worth_a_retry(code)
+            && (is_worth_a_retry(code) || code == Code::DeadlineExceeded)
         {
             let pause = pause(open.retries);
             open.retries += 1;
@@ -293,14 +296,6 @@ impl DispatchPlan {
             self.actions.push_back(DispatchAction::Read);
         }
     }
-}
-
-/// Whether another call may end otherwise. Only a caller who knows that his calls may be made twice allows retries at all.
-const fn is_worth_a_retry(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Unavailable | Code::ResourceExhausted | Code::Aborted | Code::DeadlineExceeded
-    )
 }
 
 fn pause(retries: u32) -> Duration {

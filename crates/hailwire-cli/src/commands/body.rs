@@ -56,6 +56,16 @@ pub(super) async fn open(source: BodySource) -> Result<Body, CommandFailure> {
     }
 }
 
+/// The whole body of something that is accepted as a whole; the words are those of [`too_large`].
+pub(super) async fn open_whole(
+    source: BodySource,
+    done: &str,
+    hint: &str,
+) -> Result<Bytes, CommandFailure> {
+    let whole = open(source).await?.bytes(limits::MAX_SEND_BODY).await;
+    whole.map_err(|status| too_large(status, done, hint))
+}
+
 /// Copies bytes until the end of the input; after an error the body is left without an end.
 pub(super) async fn pump(mut from: impl AsyncRead + Unpin, to: BodySender) {
     let mut buffer = BytesMut::new();

@@ -20,7 +20,6 @@ use hailwire_terminal::{
     output::{Output, stdout_failure},
     text,
 };
-use hailwire_wire::limits;
 use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncWriteExt as _, Stdout};
@@ -47,20 +46,17 @@ pub(super) async fn run(
     call: plan::CallPlan,
     stats: bool,
 ) -> Result<(), CommandFailure> {
-    let mut source = body::open(call.body.clone()).await?;
-    if call.further.most_further() > 0 {
+    let source = match call.further.most_further() {
+        0 => body::open(call.body.clone()).await?,
         // Whatever is made again is known whole.
-        let whole = source.bytes(limits::MAX_SEND_BODY).await;
-        let whole = whole.map_err(|status| {
+        _ => {
             let what = "a call may have that is made again";
-            body::too_large(
-                status,
-                what,
-                "without --retry and --hedge-after it has any size",
-            )
-        })?;
-        source = whole.into();
-    }
+            let hint = "without --retry and --hedge-after it has any size";
+            body::open_whole(call.body.clone(), what, hint)
+                .await?
+                .into()
+        }
+    };
     let client = connect::attach(run).await?;
     let route = match stats {
         true => Some(resolve(&client, &call).await?),

@@ -15,7 +15,7 @@ use hailwire::{
     },
 };
 use hailwire_terminal::{failure::CommandFailure, output::stdout_failure, table::TextTable, text};
-use hailwire_wire::{limits, messages::MessageState};
+use hailwire_wire::messages::MessageState;
 
 use super::{CommandContext, body, call::prepare, connect, did_you_mean, task, trust::when};
 use crate::plan::{CallPlan, DurablePlan};
@@ -48,9 +48,7 @@ pub(super) async fn accepted(
     call: CallPlan,
     durable: &DurablePlan,
 ) -> Result<(Client, SendReceipt), CommandFailure> {
-    let mut source = body::open(call.body.clone()).await?;
-    let body = source.bytes(limits::MAX_SEND_BODY).await;
-    let body = body.map_err(|status| body::too_large(status, "is kept", ""))?;
+    let body = body::open_whole(call.body.clone(), "is kept", "").await?;
     let client = connect::attach(run).await?;
     let address = call.to.clone();
     let mut sent = prepare(&client, call).body(body).keep(durable.keep);

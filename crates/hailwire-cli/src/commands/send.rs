@@ -1,23 +1,15 @@
 //! `hail send`.
 
 use hailwire_terminal::failure::CommandFailure;
-use hailwire_wire::limits;
 use serde_json::json;
 
 use super::{CommandContext, body, call::prepare, connect, did_you_mean};
 use crate::plan;
 
 pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<(), CommandFailure> {
-    let mut source = body::open(call.body.clone()).await?;
     // A message is accepted as a whole, so its size is known before it is sent.
-    let body = source.bytes(limits::MAX_SEND_BODY).await;
-    let body = body.map_err(|status| {
-        body::too_large(
-            status,
-            "`hail send` takes",
-            "`hail call` streams a body of any size",
-        )
-    })?;
+    let hint = "`hail call` streams a body of any size";
+    let body = body::open_whole(call.body.clone(), "`hail send` takes", hint).await?;
     let client = connect::attach(run).await?;
     let to = call.to.to_string();
     let address = call.to.clone();

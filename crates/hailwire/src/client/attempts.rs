@@ -9,10 +9,7 @@ use hailwire_wire::{CallHeader, Code, Status, frame::FrameKind};
 use tokio::time::{self, Instant};
 
 use super::{Client, ClientKind, call::attempt};
-use crate::{
-    body::Body,
-    session::{self, Answer},
-};
+use crate::{body::Body, session::Answer};
 
 /// The body of a call that allows further attempts, if it may be made twice at all.
 pub(super) fn repeatable(header: &CallHeader, body: &Body) -> Result<Bytes, Status> {
@@ -39,7 +36,8 @@ pub(super) fn repeatable(header: &CallHeader, body: &Body) -> Result<Bytes, Stat
     )
 }
 
-/// Makes a call and what further attempts it allows, until one has an answer that begins or the last has failed.
+/// Makes a call and what further attempts it allows, until one has an answer that begins or the last has failed. Each attempt
+/// keeps the deadline by itself, and no pause reaches it.
 pub(super) async fn call(
     client: &Client,
     kind: FrameKind,
@@ -58,46 +56,43 @@ pub(super) async fn call(
     let mut attempts = CallAttempts::new(now(), policy, deadline, &mut budget());
     let mut running = FuturesUnordered::new();
     let mut ended = Vec::new();
-    let mut call = Box::pin(async {
-        loop {
-            while let Some(action) = attempts.poll_action() {
-                match action {
-                    AttemptAction::Start(number) => {
-                        let header = Box::new(header.clone());
-                        let body = Body::from(body.clone());
-                        let made = attempt(client, kind, header, body, at);
-                        running.push(async move { (number, made.await) });
-                    }
-                    AttemptAction::Finish(number) => {
-                        let place = ended.iter().position(|(ended, _)| *ended == number);
-                        let missing = || {
-                            let message = "an attempt that has not ended was chosen";
-                            Err(Status::new(Code::Internal, message))
-                        };
-                        return place.map_or_else(missing, |place| ended.swap_remove(place).1);
-                    }
+    loop {
+        while let Some(action) = attempts.poll_action() {
+            match action {
+                AttemptAction::Start(number) => {
+                    let header = Box::new(header.clone());
+                    let body = Body::from(body.clone());
+                    let made = attempt(client, kind, header, body, at);
+                    running.push(async move { (number, made.await) });
                 }
-            }
-            let due = attempts.poll_timeout();
-            let timer = async {
-                match due {
-                    Some(due) => time::sleep_until(due.into()).await,
-                    None => pending().await,
+                AttemptAction::Finish(number) => {
+                    let place = ended.iter().position(|(ended, _)| *ended == number);
+                    let missing = || {
+                        let message = "an attempt that has not ended was chosen";
+                        Err(Status::new(Code::Internal, message))
+                    };
+                    return place.map_or_else(missing, |place| ended.swap_remove(place).1);
                 }
-            };
-            tokio::select! {
-                Some((number, result)) = running.next() => {
-                    match &result {
-                        Ok(_) => attempts.handle_answer(number),
-                        Err(status) => attempts.handle_failure(now(), number, status.code, draw()),
-                    }
-                    ended.push((number, result));
-                }
-                () = timer => attempts.handle_timeout(now(), &mut budget()),
             }
         }
-    });
-    session::in_time(at, call.as_mut()).await
+        let due = attempts.poll_timeout();
+        let timer = async {
+            match due {
+                Some(due) => time::sleep_until(due.into()).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            Some((number, result)) = running.next() => {
+                match &result {
+                    Ok(_) => attempts.handle_answer(number),
+                    Err(status) => attempts.handle_failure(now(), number, status.code, draw()),
+                }
+                ended.push((number, result));
+            }
+            () = timer => attempts.handle_timeout(now(), &mut budget()),
+        }
+    }
 }
 
 /// A number at random, or one that leaves a pause as it is.

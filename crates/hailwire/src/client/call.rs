@@ -129,14 +129,14 @@ impl Call {
     /// Only a call with an [idempotency key](Self::idempotency_key) and a body that is known whole may be, and nothing starts
     /// past the deadline. All calls of this client and of its clones share a budget besides, so that a failure does not
     /// multiply the load that caused it: 10 further attempts, and one more for every five calls that allow some; where it is
-    /// spent, the failure is returned at once.
+    /// spent when one is due, the last failure is returned.
     pub const fn retries(mut self, most: u32) -> Self {
         self.further.retries = most;
         self
     }
 
     /// Makes the call a second time beside the first where its answer has not begun after so long, and again after as long for
-    /// as many times as [`Call::retries`] allows. The first answer is returned and the other attempts are cancelled. A group's
+    /// as many times as [`Call::retries`] allows; without those there is one further attempt, which follows a failure too. The first answer is returned and the other attempts are cancelled. A group's
     /// member that has the call already is busier by it, so another one that is as near takes the next; one on another node only
     /// where those here are full, and none where [`Call::affinity`] or [`Call::member`] bind it. Its bounds are those of retries.
     pub const fn hedge_after(mut self, slow: Duration) -> Self {
