@@ -2,7 +2,7 @@
 //! runs at the end is stopped.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
 };
@@ -58,12 +58,11 @@ impl TestNodes {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(input.as_bytes())
-            .unwrap();
+        let written = child.stdin.take().unwrap().write_all(input.as_bytes());
+        // One that refuses its arguments ends without reading any of it, and what it printed tells.
+        if let Err(error) = written {
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+        }
         Ran::from(child.wait_with_output().unwrap())
     }
 
