@@ -264,6 +264,7 @@ HEADERS = {
         "message": (is_text, ""),
         "hint": (is_text, ""),
         "details": (is_text, ""),
+        "retry_after_ms": (integer(64), 0),
     },
 }
 
@@ -388,6 +389,8 @@ def check_batch(batch: dict):
             raise Refused("malformed")
         if len(batch.get(key, [])) > MAX_BATCH:
             raise Refused("bound")
+    if not integer(64)(batch.get("left_out", 0)):
+        raise Refused("malformed")
     ids = list(batch.get("withdrawals", []))
     for key in ("messages", "receipts", "progress"):
         ids += [entry.get("id") for entry in batch.get(key, [])]

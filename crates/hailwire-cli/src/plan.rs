@@ -290,6 +290,7 @@ pub(crate) struct CallPlan {
     pub(crate) content_type: String,
     pub(crate) idempotency_key: String,
     pub(crate) affinity: String,
+    pub(crate) from: Option<AgentName>,
     pub(crate) carrier: Carrier,
     pub(crate) deadline: Option<Duration>,
     pub(crate) body: BodySource,
@@ -1009,6 +1010,7 @@ fn plan_call(
         carrier,
         idempotency_key,
         affinity,
+        from,
     } = envelope;
     let method = method.unwrap_or_default();
     if method.len() > limits::MAX_METHOD {
@@ -1038,6 +1040,7 @@ fn plan_call(
         content_type: content_type.unwrap_or_default(),
         idempotency_key: idempotency_key.unwrap_or_default(),
         affinity,
+        from,
         carrier: carrier.unwrap_or_default(),
         deadline: global.timeout,
         body,
@@ -1210,7 +1213,7 @@ fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> 
         other::HubTrustPolicy::Nobody => hailwire_hub::MemberTrust::Nobody,
         other::HubTrustPolicy::Members => hailwire_hub::MemberTrust::Members,
     };
-    let rate = |size: Option<ByteSize>| size.and_then(|size| NonZeroU32::new(size.bytes()));
+    let rate = |size: Option<ByteSize>| size.and_then(|size| NonZeroU32::new(size.bytes_u32()));
     config.bounds.relay_rates = hailwire_hub::RelayRates {
         whole: rate(run.relay_rate),
         each: rate(run.relay_rate_each),

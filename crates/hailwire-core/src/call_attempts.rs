@@ -3,14 +3,15 @@
 //! A *retry* follows an attempt that failed in a way that another may not; a *hedge* is made beside one that takes long. Both
 //! are further attempts and have the same bounds: [`AttemptPolicy::most_further`], the [`RetryBudget`] that all calls of the
 //! program share, and the deadline, at or past which nothing is started. The first good answer wins, whichever attempt it is
-//! of; a failure that would be the same again ends the call, as in gRPC (proposal A6).
+//! of; a failure that would be the same again ends the call, as in gRPC (proposal A6). A failure that says after which time another
+//! try may help ([`Status::retry_after`]) is not followed by one before that.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
-use hailwire_wire::Code;
+use hailwire_wire::{Code, Status};
 
 use crate::{backoff::Backoff, retry_budget::RetryBudget};
 
@@ -97,16 +98,30 @@ impl CallAttempts {
         }
     }
 
-    /// An attempt failed. `draw` is any number, by which the pause is shortened.
-    pub fn handle_failure(&mut self, now: Instant, attempt: u32, code: Code, draw: u32) {
+    /// An attempt failed. `draw` is any number, by which the pause is shortened. Where none runs, and the budget is spent or the pause
+    /// would reach the deadline, this failure is the result at once.
+    pub fn handle_failure(
+        &mut self,
+        now: Instant,
+        attempt: u32,
+        status: &Status,
+        draw: u32,
+        budget: &RetryBudget,
+    ) {
         if !self.running.remove(&attempt) || self.finished {
             return;
         }
-        if !is_worth_a_retry(code) {
+        if !is_worth_a_retry(status.code) {
             return self.finish(attempt);
         }
+        if self.running.is_empty() {
+            // What was due beside it is not due before this one's pause is over.
+            self.next = None;
+        }
         let pause = shortened(self.backoff.fail(now), draw);
-        self.schedule(now + pause);
+        if budget.has_one() {
+            self.schedule(now + pause.max(status.retry_after().unwrap_or_default()));
+        }
         if self.running.is_empty() && self.next.is_none() {
             self.finish(attempt);
         }
@@ -193,6 +208,10 @@ mod tests {
         }
     }
 
+    fn failed(code: Code) -> Status {
+        Status::new(code, "")
+    }
+
     fn actions(attempts: &mut CallAttempts) -> Vec<AttemptAction> {
         std::iter::from_fn(|| attempts.poll_action()).collect()
     }
@@ -203,21 +222,21 @@ mod tests {
         let mut attempts = CallAttempts::new(now, policy(2, None), None, &mut budget);
         assert_eq!(actions(&mut attempts), [AttemptAction::Start(0)]);
         assert_eq!(attempts.poll_timeout(), None);
-        attempts.handle_failure(now, 0, Code::Unavailable, 0);
+        attempts.handle_failure(now, 0, &failed(Code::Unavailable), 0, &budget);
         assert_eq!(attempts.poll_timeout(), Some(now + 25 * MS));
         attempts.handle_timeout(now + 24 * MS, &mut budget);
         assert_eq!(actions(&mut attempts), []);
         let later = now + 25 * MS;
         attempts.handle_timeout(later, &mut budget);
         assert_eq!(actions(&mut attempts), [AttemptAction::Start(1)]);
-        attempts.handle_failure(later, 1, Code::Unavailable, u32::MAX);
+        attempts.handle_failure(later, 1, &failed(Code::Unavailable), u32::MAX, &budget);
         assert_eq!(attempts.poll_timeout(), Some(later + 25 * MS), "half of 50");
         attempts.handle_timeout(later + 25 * MS, &mut budget);
         assert_eq!(actions(&mut attempts), [AttemptAction::Start(2)]);
-        attempts.handle_failure(later + 25 * MS, 2, Code::Unavailable, 0);
+        attempts.handle_failure(later + 25 * MS, 2, &failed(Code::Unavailable), 0, &budget);
         assert_eq!(actions(&mut attempts), [AttemptAction::Finish(2)]);
         let mut attempts = CallAttempts::new(now, policy(2, None), None, &mut budget);
-        attempts.handle_failure(now, 0, Code::InvalidArgument, 0);
+        attempts.handle_failure(now, 0, &failed(Code::InvalidArgument), 0, &budget);
         assert_eq!(actions(&mut attempts)[1..], [AttemptAction::Finish(0)]);
     }
 
@@ -240,10 +259,29 @@ mod tests {
         // One that fails waits for the other.
         let mut attempts = CallAttempts::new(now, policy(0, Some(MS)), None, &mut budget);
         attempts.handle_timeout(now + MS, &mut budget);
-        attempts.handle_failure(now + MS, 1, Code::Unavailable, 0);
+        attempts.handle_failure(now + MS, 1, &failed(Code::Unavailable), 0, &budget);
         assert_eq!(actions(&mut attempts).len(), 2);
         attempts.handle_answer(0);
         assert_eq!(actions(&mut attempts), [AttemptAction::Finish(0)]);
+    }
+
+    #[test]
+    fn who_says_when_to_come_back_is_not_asked_before_and_not_at_all_where_that_is_too_late() {
+        let (now, mut budget) = (start(), RetryBudget::default());
+        let busy = failed(Code::ResourceExhausted).with_retry_after(300 * MS);
+        let retrying = policy(2, Some(200 * MS));
+        let mut attempts = CallAttempts::new(now, retrying, None, &mut budget);
+        attempts.handle_failure(now, 0, &busy, 0, &budget);
+        assert_eq!(attempts.poll_timeout(), Some(now + 300 * MS), "nor a hedge");
+        let late = Some(now + 300 * MS);
+        let mut attempts = CallAttempts::new(now, retrying, late, &mut budget);
+        attempts.handle_failure(now, 0, &busy, 0, &budget);
+        assert_eq!(actions(&mut attempts)[1..], [AttemptAction::Finish(0)]);
+        // A spent budget is not waited for.
+        let mut attempts = CallAttempts::new(now, retrying, None, &mut budget);
+        while budget.take() {}
+        attempts.handle_failure(now, 0, &busy, 0, &budget);
+        assert_eq!(actions(&mut attempts)[1..], [AttemptAction::Finish(0)]);
     }
 
     #[test]
@@ -251,7 +289,7 @@ mod tests {
         let (now, mut budget) = (start(), RetryBudget::default());
         let deadline = Some(now + 25 * MS);
         let mut attempts = CallAttempts::new(now, policy(3, None), deadline, &mut budget);
-        attempts.handle_failure(now, 0, Code::Unavailable, 0);
+        attempts.handle_failure(now, 0, &failed(Code::Unavailable), 0, &budget);
         assert_eq!(actions(&mut attempts)[1..], [AttemptAction::Finish(0)]);
         // A timer that fires late.
         let mut attempts = CallAttempts::new(now, policy(3, Some(MS)), deadline, &mut budget);
@@ -267,6 +305,8 @@ mod tests {
         ends: Vec<(Instant, u32, Option<Code>)>,
         failed: Vec<(u32, Code)>,
         started: u32,
+        /// No attempt follows the newest failure before this, unless another runs.
+        not_before: Instant,
         result: Option<u32>,
     }
 
@@ -296,6 +336,7 @@ mod tests {
                         ends: Vec::new(),
                         failed: Vec::new(),
                         started: 0,
+                        not_before: now,
                         result: None,
                     });
                 } else {
@@ -317,7 +358,11 @@ mod tests {
                             Some(code) => {
                                 call.failed.push((attempt, code));
                                 let by = draw(u32::MAX);
-                                call.attempts.handle_failure(now, attempt, code, by);
+                                let after = MS * [0, draw(300)][draw(2) as usize];
+                                let status = failed(code).with_retry_after(after);
+                                call.not_before = now + after;
+                                let attempts = &mut call.attempts;
+                                attempts.handle_failure(now, attempt, &status, by, &budget);
                             }
                         }
                     }
@@ -328,6 +373,7 @@ mod tests {
                             AttemptAction::Start(attempt) => {
                                 assert_eq!(attempt, call.started);
                                 assert!(call.deadline.is_none_or(|deadline| now < deadline));
+                                assert!(!call.ends.is_empty() || call.not_before <= now);
                                 call.started += 1;
                                 further += u32::from(attempt > 0);
                                 let code = (draw(100) < failing).then(|| match draw(4) {

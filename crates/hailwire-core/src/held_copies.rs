@@ -18,12 +18,18 @@ pub const REFUSED_PAUSE: Duration = Duration::from_secs(300);
 /// Peers of which it is known what is held for them; more are forgotten, and their copies left again.
 pub const MAX_KNOWN: usize = 10_000;
 
-/// The highest number of a batch on which these statuses decide, each that of the message with the number beside it; 0 where they decide on none.
+/// The number up to which everything is decided after a batch, whose statuses are those of the messages with the numbers beside them; 0 where
+/// nothing is. A sender offers what is open in its order, so what is lower than all that it offers, or has left out of the batch (`left_out`; 0
+/// for none), is decided or given up. A message that is to be offered again is not decided, and neither counts anything behind it.
 #[must_use]
-pub fn decided_up_to(numbers: &[u64], statuses: &[Status]) -> u64 {
-    let decided = numbers.iter().zip(statuses);
-    let decided = decided.filter(|(_, status)| !is_offered_again(status.code));
-    decided.map(|(number, _)| *number).max().unwrap_or(0)
+pub fn decided_up_to(numbers: &[u64], statuses: &[Status], left_out: u64) -> u64 {
+    let all = numbers.iter().copied().zip(statuses);
+    let open = all.filter(|(_, status)| is_offered_again(status.code));
+    let open = open.map(|(number, _)| number);
+    match open.chain((left_out > 0).then_some(left_out)).min() {
+        Some(first_open) => first_open.saturating_sub(1),
+        None => numbers.iter().copied().max().unwrap_or(0),
+    }
 }
 
 /// Whether a message in a held copy is left out: its receiver, which has decided on all up to `newest`, has taken or refused it before, or its
@@ -137,6 +143,9 @@ mod tests {
         }
     }
 
+    /// Messages with numbers of the same remainder are of one lane.
+    const LANES: u64 = 3;
+
     /// The receiver's side: what it took in its order, what it still knows, and the newest number on which it decided.
     #[derive(Default)]
     struct Receiver {
@@ -144,26 +153,28 @@ mod tests {
         known: Vec<u64>,
         refused: Vec<u64>,
         newest: u64,
-        is_full: bool,
+        /// The lanes that have no room.
+        full: Vec<u64>,
         refuses: Option<u64>,
     }
 
     impl Receiver {
-        /// Takes a batch; messages of every third number from `refuses` on are of an agent that the sender may not call.
-        fn take(&mut self, batch: std::ops::Range<u64>, from_hub: bool) -> Vec<Status> {
+        /// Takes a batch; messages of the lane `refuses` are of an agent that the sender may not call.
+        fn take(&mut self, numbers: &[u64], left_out: u64, from_hub: bool) -> Vec<Status> {
             let before = self.newest;
-            let numbers: Vec<u64> = batch.collect();
+            let mut closed = false;
             let mut statuses: Vec<Status> = Vec::new();
-            for number in &numbers {
-                let refuses = self.refuses.is_some_and(|third| number % 3 == third);
-                let closed = statuses.last().filter(|last| is_offered_again(last.code));
-                statuses.push(match closed {
-                    Some(closed) => closed.clone(),
-                    None if refuses => Status::new(Code::PermissionDenied, "no"),
-                    None if self.is_full => Status::new(Code::ResourceExhausted, "full"),
-                    None => Status::ok(),
+            for number in numbers {
+                let lane = number % LANES;
+                let is_full = self.full.contains(&lane) || (from_hub && closed);
+                statuses.push(match self.refuses {
+                    Some(refused) if refused == lane => Status::new(Code::PermissionDenied, "no"),
+                    _ if is_full => Status::new(Code::ResourceExhausted, "full"),
+                    _ => Status::ok(),
                 });
+                closed |= self.full.contains(&lane);
             }
+            self.newest = before.max(decided_up_to(numbers, &statuses, left_out));
             for (number, status) in numbers.iter().zip(&statuses) {
                 let is_old = from_hub && is_decided(before, *number);
                 if is_old || self.known.contains(number) || is_offered_again(status.code) {
@@ -176,70 +187,107 @@ mod tests {
                     }
                     _ => {
                         self.refused.push(*number);
-                        // Its sender has no answer, so it is kept for a receipt.
-                        if from_hub {
+                        // What the number does not say is kept, and of what a hub brought its sender has no answer.
+                        if from_hub || *number > self.newest {
                             self.known.push(*number);
                         }
                     }
                 }
             }
-            self.newest = before.max(decided_up_to(&numbers, &statuses));
             statuses
         }
     }
 
+    /// Seeds that once failed, each with what was wrong.
+    const KEPT: &[u64] = &[
+        // What its sender had given up was not decided while something behind it had no room.
+        6,
+    ];
+
     /// A sender appends, gives up some that were offered, leaves copies from the oldest message on that the receiver is not known to have
-    /// decided on, and sends directly now and then; a hub keeps every copy that it ever saw and hands out any of them at any time, more than
-    /// once or never; the receiver changes what it allows, has no room at times, and forgets what it once knew.
+    /// decided on, and sends directly now and then, lanes that rest left out; a hub keeps every copy that it ever saw and hands out any of them
+    /// at any time, more than once or never; the receiver changes what it allows, has no room for some lanes at times, and forgets what it
+    /// once knew.
     #[test]
-    fn whichever_copies_a_hub_hands_out_nothing_comes_out_of_order_or_twice_or_after_it_was_refused()
+    fn whichever_copies_a_hub_hands_out_no_lane_comes_out_of_order_or_twice_or_after_it_was_refused()
      {
-        let by_hub = AtomicUsize::new(0);
-        for_each_seed(&[], 4_000, |seed| {
+        let (by_hub, past_a_full_one) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        for_each_seed(KEPT, 6_000, |seed| {
             let mut draw = draws(seed, 36);
-            let (mut sent, mut settled) = (0_u64, 0_u64);
+            let mut sent = 0_u64;
+            let mut open: std::collections::BTreeSet<u64> = Default::default();
             let mut receiver = Receiver::default();
-            let mut copies: Vec<std::ops::Range<u64>> = Vec::new();
+            let mut copies: Vec<Vec<u64>> = Vec::new();
+            let mut resting: Vec<u64> = Vec::new();
             for _ in 0..80 {
-                let batch = settled + 1..(sent + 1).min(settled + 2 + u64::from(draw(5)));
+                let most = 1 + draw(5) as usize;
                 match draw(8) {
-                    0 | 1 => sent += 1,
-                    2 => copies.push(batch),
+                    0 | 1 => {
+                        sent += 1;
+                        open.insert(sent);
+                    }
+                    2 => copies.push(open.iter().copied().take(most).collect()),
                     3 => {
-                        let statuses = receiver.take(batch.clone(), false);
+                        let goes = |number: &&u64| !resting.contains(&(*number % LANES));
+                        let batch: Vec<u64> =
+                            open.iter().filter(goes).copied().take(most).collect();
+                        let last = batch.last().copied().unwrap_or(0);
+                        let rests = |number: &u64| resting.contains(&(number % LANES));
+                        let left_out = open.iter().copied().find(|n| *n < last && rests(n));
+                        let statuses = receiver.take(&batch, left_out.unwrap_or(0), false);
+                        if left_out.is_some() && statuses.iter().any(Status::is_ok) {
+                            past_a_full_one.fetch_add(1, Ordering::Relaxed);
+                        }
                         let refused = statuses
                             .iter()
                             .any(|status| status.code == Code::PermissionDenied);
                         // Where the answer is lost, all of it is offered again.
                         if refused || draw(2) == 0 {
-                            let again = statuses.iter().position(|s| is_offered_again(s.code));
-                            settled += again.unwrap_or(statuses.len()) as u64;
+                            for (number, status) in batch.iter().zip(&statuses) {
+                                match is_offered_again(status.code) {
+                                    true => resting.push(number % LANES),
+                                    false => drop(open.remove(number)),
+                                }
+                            }
                         }
                     }
                     // The oldest has had its time, or is withdrawn.
-                    4 => settled = sent.min(settled + 1),
-                    5 => match draw(4) {
-                        0 => receiver.known.retain(|number| *number > settled),
-                        1 => receiver.is_full = !receiver.is_full,
+                    4 => drop(open.pop_first()),
+                    5 => match draw(5) {
+                        0 => {
+                            let newest = receiver.newest;
+                            let known = &mut receiver.known;
+                            known.retain(|number| open.contains(number) || *number > newest);
+                        }
+                        1 => receiver.full.push(u64::from(draw(LANES as u32))),
+                        2 => receiver.full.clear(),
+                        3 => resting.clear(),
                         _ => receiver.refuses = (draw(2) == 0).then(|| u64::from(draw(3))),
                     },
                     _ if copies.is_empty() => {}
                     _ => {
                         let copy = copies[draw(copies.len() as u32) as usize].clone();
                         let before = receiver.taken.len();
-                        receiver.take(copy, true);
+                        receiver.take(&copy, 0, true);
                         by_hub.fetch_add(receiver.taken.len() - before, Ordering::Relaxed);
                     }
                 }
             }
-            let taken = &receiver.taken;
-            assert!(taken.is_sorted_by(|a, b| a < b), "seed {seed}: {taken:?}");
-            let twice = taken
+            for lane in 0..LANES {
+                let taken = receiver
+                    .taken
+                    .iter()
+                    .filter(|number| *number % LANES == lane);
+                let taken: Vec<&u64> = taken.collect();
+                assert!(taken.is_sorted_by(|a, b| a < b), "seed {seed}: {taken:?}");
+            }
+            let twice = receiver
+                .taken
                 .iter()
                 .find(|number| receiver.refused.contains(number));
             assert_eq!(twice, None, "seed {seed}");
         });
-        let by_hub = by_hub.into_inner();
-        assert!(by_hub > 1_000, "the hub brought {by_hub}");
+        let counts = [by_hub, past_a_full_one].map(AtomicUsize::into_inner);
+        assert!(counts.iter().all(|count| *count > 1_000), "{counts:?}");
     }
 }

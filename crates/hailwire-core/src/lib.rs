@@ -66,6 +66,7 @@ pub mod lease_candidate;
 pub mod lease_table;
 pub mod liveness;
 pub mod message_exchange;
+pub mod message_quotas;
 pub mod names;
 pub mod offer_capacity;
 pub mod offer_queue;

@@ -6,6 +6,9 @@
 //!
 //! What waits for a peer that could not be reached is copied to a hub as well, if one holds it: after each failed attempt, and when more comes
 //! meanwhile, at most once each [`COPY_PAUSE`] for one peer. Copies have slots of their own, so that a slow hub holds up no batch.
+//!
+//! A peer may have no room for the messages of one sender, or for one agent. Then those of this sender to this agent, an [`OfferedLane`], rest
+//! for as long as the peer says, and all others go on.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,8 +35,20 @@ pub const AT_ONCE: usize = 64;
 /// Shortest time between two copies of what waits for one peer.
 pub const COPY_PAUSE: Duration = Duration::from_secs(5);
 
+/// Lanes of one peer that rest at once; where more have no room, nothing is offered to that peer for a while.
+pub const RESTING_LANES: usize = 1000;
+
 /// Copies under way at once to hubs, for different peers; each is up to a few MiB of memory.
 pub const COPIES_AT_ONCE: usize = 8;
+
+/// The messages of one sender to one agent of a peer, which keep their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OfferedLane {
+    /// The sender's name at this node; empty for programs that have none.
+    pub sender: String,
+    /// The agent at the peer.
+    pub agent: String,
+}
 
 /// The peers for which something waits.
 #[derive(Debug, Default)]
@@ -53,12 +68,28 @@ struct PeerExchange {
     failures: u32,
     /// Nothing waits for it, and it owes receipts: how often it was looked for since.
     looks: Option<u32>,
+    /// Nothing waits but what rests.
+    rests: bool,
+    full: HashMap<OfferedLane, FullLane>,
     /// `None` where nothing is new since the last copy.
     copy_due: Option<Instant>,
     copied: Option<Instant>,
 }
 
+/// A lane for which the peer has no room.
+#[derive(Debug)]
+struct FullLane {
+    refusals: u32,
+    rests_until: Instant,
+}
+
 impl PeerExchange {
+    /// When the next of the lanes that rest is offered again.
+    fn next_lane(&self, now: Instant) -> Option<Instant> {
+        let lanes = self.full.values().map(|lane| lane.rests_until);
+        lanes.filter(|until| *until > now).min()
+    }
+
     fn ask_for_copy(&mut self, now: Instant) {
         let rested = self.copied.map_or(now, |copied| copied + COPY_PAUSE);
         self.copy_due = Some(now.max(rested));
@@ -73,11 +104,14 @@ impl MessageExchange {
             more: false,
             failures: 0,
             looks: None,
+            rests: false,
+            full: HashMap::new(),
             copy_due: None,
             copied: None,
         });
         known.more = true;
-        if known.looks.take().is_some()
+        let rested = std::mem::take(&mut known.rests);
+        if (known.looks.take().is_some() || rested)
             && let Some(due) = &mut known.due
         {
             *due = now.min(*due);
@@ -130,10 +164,81 @@ impl MessageExchange {
             known.failures = 0;
             known.copy_due = None;
             known.due = Some(now);
+            known.rests = false;
             if !more && !known.more {
-                self.peers.remove(&peer);
+                match known.next_lane(now) {
+                    None => drop(self.peers.remove(&peer)),
+                    Some(lane) => {
+                        known.due = Some(lane);
+                        known.rests = true;
+                    }
+                }
             }
         }
+    }
+
+    /// The peer took a message of a lane.
+    pub fn handle_lane_taken(&mut self, peer: NodeId, lane: &OfferedLane) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.full.remove(lane);
+        }
+    }
+
+    /// The peer, whose batch was answered, has no room for a lane, and says perhaps when to come back. The pauses of one that is refused again
+    /// and again double.
+    pub fn handle_lane_full(
+        &mut self,
+        now: Instant,
+        peer: NodeId,
+        lane: OfferedLane,
+        retry_after: Option<Duration>,
+    ) {
+        let Some(known) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if known.full.len() >= RESTING_LANES && !known.full.contains_key(&lane) {
+            known.full.retain(|_, lane| lane.rests_until > now);
+            if known.full.len() >= RESTING_LANES {
+                known.due = known.next_lane(now);
+                return;
+            }
+        }
+        let lane = known.full.entry(lane).or_insert(FullLane {
+            refusals: 0,
+            rests_until: now,
+        });
+        let pause = FIRST_PAUSE.saturating_mul(1 << lane.refusals.min(20));
+        let pause = pause.max(retry_after.unwrap_or_default());
+        lane.refusals = lane.refusals.saturating_add(1);
+        lane.rests_until = now + pause.min(LONGEST_PAUSE);
+    }
+
+    /// A message that a peer had has its end: lanes that wait for the room of its sender, or of its agent, are offered again at once.
+    pub fn handle_room(&mut self, now: Instant, peer: NodeId, of: &OfferedLane) {
+        let Some(known) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        for (lane, full) in &mut known.full {
+            if full.rests_until > now && (lane.sender == of.sender || lane.agent == of.agent) {
+                full.rests_until = now;
+                full.refusals = 0;
+                known.more = true;
+                if let Some(due) = &mut known.due {
+                    *due = now.min(*due);
+                }
+            }
+        }
+    }
+
+    /// The lanes of a peer that are not to be offered now.
+    #[must_use]
+    pub fn resting_lanes(&self, now: Instant, peer: NodeId) -> Vec<OfferedLane> {
+        let known = self.peers.get(&peer).into_iter();
+        let lanes = known.flat_map(|known| &known.full);
+        lanes
+            .filter(|(_, lane)| lane.rests_until > now)
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// There was nothing to send to a peer, with which a tunnel is up; it has messages of this node and has not said yet how they ended. It is looked for now and then,
@@ -147,7 +252,8 @@ impl MessageExchange {
             let looks = looks.unwrap_or(0);
             let pause = FIRST_LOOK.saturating_mul(1 << looks.min(20));
             known.looks = Some(looks.saturating_add(1));
-            known.due = Some(now + pause.min(LONGEST_LOOK));
+            let look = now + pause.min(LONGEST_LOOK);
+            known.due = known.next_lane(now).into_iter().chain([look]).min();
         }
     }
 
@@ -258,6 +364,83 @@ mod tests {
         assert_eq!(exchange.poll_batch(before), Some(peer(1)), "more came");
         exchange.handle_answered(before, peer(1), false);
         assert_eq!(exchange.poll_timeout(), None);
+    }
+
+    fn lane(agent: &str) -> OfferedLane {
+        OfferedLane {
+            sender: "s".to_owned(),
+            agent: agent.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_lane_that_finds_no_room_rests_and_the_others_go_on() {
+        let (now, mut exchange) = (start(), MessageExchange::default());
+        exchange.handle_waiting(now, peer(1));
+        exchange.poll_batch(now).unwrap();
+        let said = Some(Duration::from_secs(30));
+        exchange.handle_answered(now, peer(1), true);
+        exchange.handle_lane_full(now, peer(1), lane("x"), said);
+        assert_eq!(exchange.poll_batch(now), Some(peer(1)), "for the others");
+        assert_eq!(exchange.resting_lanes(now, peer(1)), [lane("x")]);
+        exchange.handle_answered(now, peer(1), false);
+        let back = now + Duration::from_secs(30);
+        assert_eq!(exchange.poll_timeout(), Some(back));
+        // What is new goes at once.
+        let between = now + Duration::from_secs(10);
+        exchange.handle_waiting(between, peer(1));
+        assert_eq!(exchange.poll_batch(between), Some(peer(1)));
+        assert_eq!(exchange.resting_lanes(between, peer(1)), [lane("x")]);
+        exchange.handle_answered(between, peer(1), false);
+        let others = OfferedLane {
+            sender: "t".to_owned(),
+            agent: "y".to_owned(),
+        };
+        exchange.handle_room(between, peer(1), &others);
+        assert_eq!(exchange.poll_timeout(), Some(back), "others have room");
+        exchange.handle_room(between, peer(1), &lane("y"));
+        assert_eq!(exchange.poll_timeout(), Some(between), "its sender has");
+        assert_eq!(exchange.poll_batch(back), Some(peer(1)));
+        assert_eq!(exchange.resting_lanes(back, peer(1)), []);
+        exchange.handle_answered(back, peer(1), true);
+        exchange.handle_lane_taken(peer(1), &lane("x"));
+        assert_eq!(exchange.poll_batch(back), Some(peer(1)));
+        exchange.handle_answered(back, peer(1), false);
+        assert_eq!(exchange.poll_timeout(), None, "nothing is left");
+    }
+
+    #[test]
+    fn a_lane_that_stays_full_is_offered_ever_more_seldom_and_one_that_owes_receipts_still_rests() {
+        let (mut now, mut exchange) = (start(), MessageExchange::default());
+        exchange.handle_waiting(now, peer(1));
+        let mut offers = 0;
+        let end = now + Duration::from_secs(3600);
+        while now < end {
+            assert_eq!(exchange.poll_batch(now), Some(peer(1)));
+            if exchange.resting_lanes(now, peer(1)).is_empty() {
+                offers += 1;
+                exchange.handle_answered(now, peer(1), true);
+                exchange.handle_lane_full(now, peer(1), lane("x"), None);
+                exchange.poll_batch(now).unwrap();
+            }
+            exchange.handle_awaiting(now, peer(1));
+            now = exchange.poll_timeout().unwrap();
+        }
+        assert!((15..=25).contains(&offers), "{offers} in an hour");
+    }
+
+    #[test]
+    fn the_lanes_that_rest_are_bounded() {
+        let (now, mut exchange) = (start(), MessageExchange::default());
+        exchange.handle_waiting(now, peer(1));
+        exchange.poll_batch(now).unwrap();
+        exchange.handle_answered(now, peer(1), true);
+        for number in 0..2 * RESTING_LANES {
+            exchange.handle_lane_full(now, peer(1), lane(&number.to_string()), None);
+        }
+        assert_eq!(exchange.resting_lanes(now, peer(1)).len(), RESTING_LANES);
+        assert_eq!(exchange.poll_batch(now), None, "nothing is offered");
+        assert_eq!(exchange.poll_batch(now + FIRST_PAUSE), Some(peer(1)));
     }
 
     #[test]

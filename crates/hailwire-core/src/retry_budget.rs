@@ -36,6 +36,12 @@ impl RetryBudget {
         self.hundredths = (self.hundredths + SHARE_OF_CALLS).min(MOST);
     }
 
+    /// Whether a further attempt is left.
+    #[must_use]
+    pub const fn has_one(&self) -> bool {
+        self.hundredths >= ATTEMPT
+    }
+
     /// Takes a further attempt; `false` where there is none left.
     pub const fn take(&mut self) -> bool {
         match self.hundredths.checked_sub(ATTEMPT) {

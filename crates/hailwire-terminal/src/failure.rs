@@ -166,6 +166,7 @@ impl CommandFailure {
             message,
             hint,
             details,
+            retry_after_ms: _,
         } = &self.status;
         let (red, bold, plain) = if colour {
             (text::BOLD_RED, text::BOLD, text::PLAIN)
@@ -199,6 +200,9 @@ impl CommandFailure {
         let status = Status::new(code, text("message"))
             .with_hint(text("hint"))
             .with_details(text("details"));
+        let after = error.get("retry_after_ms");
+        let after = after.and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let status = status.with_retry_after(Duration::from_millis(after));
         let exit = error.get("exit").and_then(serde_json::Value::as_u64);
         let exit = exit
             .and_then(|exit| u8::try_from(exit).ok())
@@ -214,11 +218,15 @@ impl CommandFailure {
             message,
             hint,
             details,
+            retry_after_ms,
         } = &self.status;
-        let value = json!({ "error": {
+        let mut value = json!({ "error": {
             "code": code.name(), "message": message, "hint": hint, "details": details,
             "exit": self.exit,
         }});
+        if *retry_after_ms > 0 {
+            value["error"]["retry_after_ms"] = json!(retry_after_ms);
+        }
         text::json(&value.to_string())
     }
 }

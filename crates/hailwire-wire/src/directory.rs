@@ -22,7 +22,7 @@
 //! method, the path with its query and the digest of the body, and is good for a minute. So
 //! whoever gets hold of one can do nothing with it elsewhere or for another request.
 
-use std::{fmt, str::FromStr as _};
+use std::{fmt, str::FromStr as _, time::Duration};
 
 use bytes::Bytes;
 use data_encoding::{BASE64, BASE64URL_NOPAD};
@@ -538,7 +538,12 @@ impl From<HubRefusal> for Status {
         let code = code
             .filter(|code| *code != Code::Ok)
             .unwrap_or(refusal.reason.code());
-        Self::new(code, refusal.message).with_hint(refusal.hint)
+        let status = Self::new(code, refusal.message).with_hint(refusal.hint);
+        match refusal.reason {
+            // By which time a whole rate is there again.
+            RefusalReason::TooOften => status.with_retry_after(Duration::from_secs(60)),
+            _ => status,
+        }
     }
 }
 

@@ -255,6 +255,10 @@ pub struct MessageBatch {
     /// How far agents are with messages that came from the other node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub progress: Vec<MessageProgress>,
+    /// The lowest number of a message that waits for the other node and is not in this batch although later ones are: the other node had no
+    /// room for its sender or its agent. 0 where there is none.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub left_out: u64,
 }
 
 /// The answer to a [`MessageBatch`], written once all of it is on disk.
@@ -262,7 +266,7 @@ pub struct MessageBatch {
 #[serde(default)]
 pub struct BatchAnswer {
     /// For each message in order: `ok` where it is kept, else why not. Where it is retryable, as
-    /// [`Code::ResourceExhausted`] is, so are all that follow.
+    /// [`Code::ResourceExhausted`] is, so are all that follow of the same sender to the same agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Status>,
     /// For each withdrawal in order: `ok` where it is written down; anything else, it is to be told again later.
@@ -350,6 +354,7 @@ mod tests {
             receipts: vec![receipt],
             withdrawals: vec![id],
             progress: vec![told(id)],
+            left_out: 7,
         };
         let bytes = crate::header::encode(&batch);
         assert_eq!(decode_batch(&bytes).unwrap(), batch);

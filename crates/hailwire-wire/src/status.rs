@@ -4,11 +4,11 @@
 //! callers already know what to retry by them. One table serves three places: the end of an
 //! answer, the reset of a stream and the close of a connection all carry a [`Code`].
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits;
+use crate::{header::is_zero_u64, limits};
 
 /// A gRPC status code.
 ///
@@ -149,6 +149,9 @@ pub struct Status {
     /// [`limits::MAX_STATUS_DETAILS`] bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub details: String,
+    /// After how many milliseconds another try may help; 0 where whoever refused does not know.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub retry_after_ms: u64,
 }
 
 impl Status {
@@ -160,6 +163,7 @@ impl Status {
             message: cut(message.into(), limits::MAX_STATUS_MESSAGE),
             hint: String::new(),
             details: String::new(),
+            retry_after_ms: 0,
         }
     }
 
@@ -181,6 +185,19 @@ impl Status {
     pub fn with_details(mut self, details: impl Into<String>) -> Self {
         self.details = cut(details.into(), limits::MAX_STATUS_DETAILS);
         self
+    }
+
+    /// The same status, which says after which time another try may help; a part of a millisecond counts as a whole one.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.retry_after_ms = u64::try_from(after.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// After which time another try may help, where it is known.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        (self.retry_after_ms > 0).then(|| Duration::from_millis(self.retry_after_ms))
     }
 
     /// Whether the call succeeded.

@@ -21,6 +21,37 @@ use crate::{agent_schema::AgentSchema, body::Body};
 tokio::task_local! {
     /// Until when the answer of the call that a handler serves is wanted.
     static WANTED_UNTIL: Option<Instant>;
+    /// The agent whose handler runs.
+    static SERVING: Arc<AgentName>;
+}
+
+/// The agent in whose handler this is, unless the handler has left it to another task.
+pub(crate) fn serving() -> Option<AgentName> {
+    SERVING.try_with(|name| (**name).clone()).ok()
+}
+
+/// A handler whose calls say which agent makes them.
+struct NamedHandler<H> {
+    name: Arc<AgentName>,
+    handler: H,
+}
+
+impl<H: Handler> ErasedHandler for NamedHandler<H> {
+    fn handle(
+        &self,
+        request: Request,
+    ) -> Pin<Box<dyn Future<Output = Result<Response, Status>> + Send>> {
+        let handled = Handler::handle(&self.handler, request);
+        Box::pin(SERVING.scope(self.name.clone(), handled))
+    }
+}
+
+/// A handler as it stands in the tables of a node or a program.
+pub(crate) fn shared(agent: &Agent, handler: impl Handler) -> SharedHandler {
+    Arc::new(NamedHandler {
+        name: Arc::new(agent.name().clone()),
+        handler,
+    })
 }
 
 /// Runs a handler, so that the calls which it makes inherit what is left of its time.

@@ -210,6 +210,9 @@ pub(crate) struct CallHeaderArgs {
     /// Affinity key: calls of a group with equal keys go to the same member, as long as it can take them
     #[arg(long, value_name = "KEY")]
     pub(crate) affinity: Option<String>,
+    /// Which agent sends it, as the receiver sees it and as durable messages are counted [default: a nameless program]
+    #[arg(long, value_name = "AGENT")]
+    pub(crate) from: Option<AgentName>,
 }
 
 /// Call an agent and stream its answer to stdout as it arrives

@@ -23,7 +23,7 @@ pub(crate) struct TaskArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TaskCommand {
     /// Have an agent do something, and print the id of the task once it is on disk
-    Submit(TaskSubmitArgs),
+    Submit(Box<TaskSubmitArgs>),
     /// Show where a task is: its times, attempts, progress, and what is known of its result
     Status {
         /// Its id, as `hail task submit` prints it

@@ -106,6 +106,9 @@ pub(super) fn prepare(client: &Client, call: plan::CallPlan) -> Call {
     if let Some(slow) = call.further.hedge_after {
         builder = builder.hedge_after(slow);
     }
+    if let Some(agent) = &call.from {
+        builder = builder.from_agent(agent);
+    }
     for (name, value) in call.headers {
         builder = builder.header(name, value);
     }

@@ -16,6 +16,9 @@ pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<()
         .affinity(call.affinity)
         .carrier(call.carrier)
         .priority(call.priority);
+    if let Some(agent) = &call.from {
+        builder = builder.from_agent(agent);
+    }
     for (name, value) in call.headers {
         builder = builder.header(name, value);
     }

@@ -18,10 +18,13 @@ use std::sync::{
 };
 
 use bytes::Bytes;
+use hailwire_wire::Code;
 use iroh::endpoint::{
     self as engine, ConnectionStats, IncomingZeroRttConnection, OutgoingZeroRttConnection,
     SendDatagramError, VarInt, ZeroRttStatus,
 };
+
+use super::quic::code_to_wire;
 
 /// The engine's connection, in whichever state its handshake is.
 #[derive(Clone, Debug)]
@@ -154,93 +157,181 @@ impl EngineHandle {
 }
 
 /// What is kept of a stream that was opened early, to write it again if it is refused.
+///
+/// Either half may find out first that the stream was refused, and then opens the one that takes its place for both.
+/// So what the other half does meanwhile is kept here, and done to the new one.
 #[derive(Debug)]
 pub(super) struct FirstFlightStream {
     handle: EngineHandle,
-    written: Mutex<WrittenChunks>,
-    fresh: tokio::sync::Mutex<ReplacementStream>,
+    kept: Mutex<KeptHalves>,
+    /// Held by whoever opens the stream again.
+    opening: tokio::sync::Mutex<Reopening>,
 }
 
 #[derive(Debug, Default)]
-struct WrittenChunks {
-    chunks: Vec<Bytes>,
-    finished: bool,
+struct KeptHalves {
+    written: Vec<Bytes>,
     /// It is being written again; what comes now is no part of it.
     sealed: bool,
+    /// How the writing half was ended.
+    ended: Option<WriteEnd>,
+    /// With which code the reading half was stopped.
+    stopped: Option<VarInt>,
+    /// The halves of the new stream, until they are fetched.
+    send: Option<ReplacementWriter>,
+    recv: Option<engine::RecvStream>,
 }
 
-/// The stream that takes the place of a refused one: each half is fetched once.
+#[derive(Clone, Copy, Debug)]
+enum WriteEnd {
+    Finished,
+    Reset(VarInt),
+}
+
+/// How far the opening of the new stream is. Whoever waits for it may stop waiting, and another goes on.
 #[derive(Debug, Default)]
-struct ReplacementStream {
-    opened: bool,
+enum Reopening {
+    #[default]
+    NotBegun,
+    Writing {
+        send: ReplacementWriter,
+        recv: engine::RecvStream,
+        rest: Vec<Bytes>,
+    },
+    Done,
+}
+
+/// The writing half of the new stream. The engine finishes what is dropped, and then a part would look like the whole:
+/// so this is reset, unless it has ended or is in other hands.
+#[derive(Debug)]
+struct ReplacementWriter {
     send: Option<engine::SendStream>,
-    recv: Option<engine::RecvStream>,
+    ended: bool,
+}
+
+impl ReplacementWriter {
+    fn end(&mut self, end: WriteEnd) {
+        self.ended = true;
+        let Some(send) = &mut self.send else { return };
+        // Either fails only where it has ended already.
+        let _ = match end {
+            WriteEnd::Finished => send.finish(),
+            WriteEnd::Reset(code) => send.reset(code),
+        };
+    }
+}
+
+impl Drop for ReplacementWriter {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(WriteEnd::Reset(code_to_wire(Code::Cancelled)));
+        }
+    }
 }
 
 impl FirstFlightStream {
     pub(super) fn new(handle: &EngineHandle) -> Arc<Self> {
         Arc::new(Self {
             handle: handle.clone(),
-            written: Mutex::default(),
-            fresh: tokio::sync::Mutex::default(),
+            kept: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
         })
     }
 
     /// Keeps what is about to be written, while the outcome is open; whether it is kept. The engine's
     /// send window bounds it: these are handles on the same bytes.
     pub(super) fn write(&self, chunks: &[Bytes]) -> bool {
-        let mut written = self.written();
-        let open = !written.sealed && self.handle.full().is_none();
+        let mut kept = self.kept();
+        let open = !kept.sealed && self.handle.full().is_none();
         if open {
-            written.chunks.extend_from_slice(chunks);
+            kept.written.extend_from_slice(chunks);
         }
         open
     }
 
     pub(super) fn finish(&self) {
-        self.written().finished = true;
+        self.end(WriteEnd::Finished);
+    }
+
+    pub(super) fn reset(&self, code: VarInt) {
+        self.end(WriteEnd::Reset(code));
+    }
+
+    fn end(&self, end: WriteEnd) {
+        let mut kept = self.kept();
+        kept.ended = Some(end);
+        if let Some(send) = &mut kept.send {
+            send.end(end);
+        }
+    }
+
+    pub(super) fn stop(&self, code: VarInt) {
+        let mut kept = self.kept();
+        kept.stopped = Some(code);
+        if let Some(recv) = &mut kept.recv {
+            let _ = recv.stop(code);
+        }
     }
 
     /// The writing half of the stream that takes the refused one's place, with everything written
     /// before; `None` where that cannot be had.
     pub(super) async fn send_again(&self) -> Option<engine::SendStream> {
-        let mut fresh = self.fresh.lock().await;
-        self.open_again(&mut fresh).await?;
-        fresh.send.take()
+        self.open_again().await?;
+        self.kept().send.take()?.send.take()
     }
 
     /// The reading half of the stream that takes the refused one's place.
     pub(super) async fn read_again(&self) -> Option<engine::RecvStream> {
-        let mut fresh = self.fresh.lock().await;
-        self.open_again(&mut fresh).await?;
-        fresh.recv.take()
+        self.open_again().await?;
+        self.kept().recv.take()
     }
 
-    async fn open_again(&self, fresh: &mut ReplacementStream) -> Option<()> {
-        if fresh.opened {
-            return Some(());
+    async fn open_again(&self) -> Option<()> {
+        let mut opening = self.opening.lock().await;
+        if matches!(*opening, Reopening::NotBegun) {
+            self.handle.complete().await.ok()?;
+            let (send, recv) = self.handle.open().await.ok()?;
+            let mut kept = self.kept();
+            kept.sealed = true;
+            *opening = Reopening::Writing {
+                send: ReplacementWriter {
+                    send: Some(send),
+                    ended: false,
+                },
+                recv,
+                rest: std::mem::take(&mut kept.written),
+            };
         }
-        self.handle.complete().await.ok()?;
-        let (mut send, recv) = self.handle.open().await.ok()?;
-        let (mut chunks, finished) = {
-            let mut written = self.written();
-            written.sealed = true;
-            // Copies, since whoever waits here may stop waiting.
-            (written.chunks.clone(), written.finished)
-        };
-        send.write_all_chunks(&mut chunks).await.ok()?;
-        if finished {
-            let _ = send.finish();
+        if let Reopening::Writing { send, rest, .. } = &mut *opening {
+            // What was written by whoever stopped waiting is empty.
+            rest.retain(|chunk| !chunk.is_empty());
+            let mut rest = &mut rest[..];
+            while !rest.is_empty() {
+                let send = send.send.as_mut()?;
+                send.write_many_chunks(&mut rest).await.ok()?;
+            }
         }
-        *fresh = ReplacementStream {
-            opened: true,
-            send: Some(send),
-            recv: Some(recv),
-        };
+        if let Reopening::Writing { send, recv, .. } =
+            std::mem::replace(&mut *opening, Reopening::Done)
+        {
+            self.fetchable(send, recv);
+        }
         Some(())
     }
 
-    fn written(&self) -> std::sync::MutexGuard<'_, WrittenChunks> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Does to the new stream what was done to the old one meanwhile.
+    fn fetchable(&self, mut send: ReplacementWriter, mut recv: engine::RecvStream) {
+        let mut kept = self.kept();
+        if let Some(end) = kept.ended {
+            send.end(end);
+        }
+        if let Some(code) = kept.stopped {
+            let _ = recv.stop(code);
+        }
+        (kept.send, kept.recv) = (Some(send), Some(recv));
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, KeptHalves> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -430,7 +430,11 @@ impl QuicSendStream {
 
     pub(super) fn reset(&mut self, code: Code) {
         self.ended = true;
-        let _ = self.inner.reset(code_to_wire(code));
+        let code = code_to_wire(code);
+        if let Some(kept) = &self.kept {
+            kept.reset(code);
+        }
+        let _ = self.inner.reset(code);
     }
 
     pub(super) async fn stopped(&self) -> Option<Code> {
@@ -519,7 +523,11 @@ impl QuicRecvStream {
         // What has ended already keeps its end.
         self.stopped |= !self.ended;
         self.ended = true;
-        let _ = self.inner.stop(code_to_wire(code));
+        let code = code_to_wire(code);
+        if let Some(kept) = &self.kept {
+            kept.stop(code);
+        }
+        let _ = self.inner.stop(code);
     }
 }
 
@@ -552,7 +560,7 @@ fn quic_priority(priority: Priority) -> i32 {
     priority as i32 - Priority::default() as i32
 }
 
-fn code_to_wire(code: Code) -> VarInt {
+pub(super) fn code_to_wire(code: Code) -> VarInt {
     VarInt::from_u32(u32::from(code.number()))
 }
 

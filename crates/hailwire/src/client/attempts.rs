@@ -86,7 +86,9 @@ pub(super) async fn call(
             Some((number, result)) = running.next() => {
                 match &result {
                     Ok(_) => attempts.handle_answer(number),
-                    Err(status) => attempts.handle_failure(now(), number, status.code, draw()),
+                    Err(status) => {
+                        attempts.handle_failure(now(), number, status, draw(), &budget());
+                    }
                 }
                 ended.push((number, result));
             }

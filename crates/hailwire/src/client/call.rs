@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use hailwire_core::call_attempts::AttemptPolicy;
-use hailwire_wire::{CallHeader, Code, Priority, Status, frame::FrameKind, header::Durability};
+use hailwire_wire::{
+    AgentName, CallHeader, Code, Priority, Status, frame::FrameKind, header::Durability,
+};
 use tokio::time::Instant;
 
 use super::{Client, ClientKind, attempts};
@@ -195,6 +197,13 @@ impl Call {
         })
     }
 
+    /// Which agent calls, as it says of itself. Whoever is called can read it, and durable messages are counted by it. A call that a handler makes
+    /// says by itself which agent's handler that is; other calls are nameless by default.
+    pub fn from_agent(mut self, agent: &AgentName) -> Self {
+        self.header.from.agent = Some(agent.clone());
+        self
+    }
+
     /// The `traceparent` of W3C trace context, passed on to the agent; empty by default.
     pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
         self.header.traceparent = traceparent.into();
@@ -225,11 +234,14 @@ impl Call {
         let Self {
             client,
             kind,
-            header,
+            mut header,
             deadline,
             body,
             further,
         } = self;
+        if header.from.agent.is_none() {
+            header.from.agent = agent::serving();
+        }
         let now = Instant::now();
         let own = deadline.map(|left| now + left);
         // What is kept on disk outlasts whoever sends it.
@@ -332,6 +344,12 @@ impl StreamBuilder {
     /// Goes over this carrier and no other, as [`Call::carrier`].
     pub fn carrier(mut self, carrier: Carrier) -> Self {
         self.call = self.call.carrier(carrier);
+        self
+    }
+
+    /// Which agent opens it, as [`Call::from_agent`].
+    pub fn from_agent(mut self, agent: &AgentName) -> Self {
+        self.call = self.call.from_agent(agent);
         self
     }
 

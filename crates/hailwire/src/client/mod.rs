@@ -42,7 +42,7 @@ pub use topics::{Publication, Publisher, ReplayStart, Subscription, TopicEvent, 
 use self::serving::{AttachedSession, ServedAgents, serve_attached, serve_embedded};
 use crate::{
     admin,
-    agent::{Agent, Handler, SharedHandler},
+    agent::{self, Agent, Handler},
     body::Body,
     carrier::{CarrierConnection, mux},
     node::{Node, NodeInner},
@@ -260,7 +260,7 @@ impl Client {
     ///
     /// If dropped before it resolves, serve the name again on a new [`Client`].
     pub async fn serve(&self, agent: Agent, handler: impl Handler) -> Result<ServeHandle, Status> {
-        let handler: SharedHandler = Arc::new(handler);
+        let handler = agent::shared(&agent, handler);
         match &self.inner {
             ClientKind::Embedded(node) => serve_embedded(node, agent, handler),
             ClientKind::Attached(attached) => serve_attached(attached, agent, handler).await,

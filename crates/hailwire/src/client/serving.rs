@@ -15,7 +15,7 @@ use hailwire_wire::{
 use tokio::sync::oneshot;
 
 use crate::{
-    agent::{Agent, Caller, Handler, SharedHandler},
+    agent::{self, Agent, Caller, Handler, SharedHandler},
     carrier::SendStream,
     node::{self, NodeInner},
     session::{self, OpenedStream, Session, StreamDispatcher},
@@ -106,7 +106,7 @@ impl ServeHandle {
             );
             return Err(Status::new(Code::InvalidArgument, what));
         }
-        let handler: SharedHandler = Arc::new(handler);
+        let handler = agent::shared(&agent, handler);
         match &mut self.kind {
             ServingKind::Embedded {
                 node,

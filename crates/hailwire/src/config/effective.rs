@@ -137,12 +137,24 @@ impl Config {
             attempts,
             pause,
             longest_pause,
+            sender_quota,
+            agent_quota,
+            peer_quota,
+            total_quota,
         } = &self.messages;
         values.push(("messages.attempts", attempts.to_string()));
         let pause = humantime::format_duration(*pause);
         values.push(("messages.pause", text(&pause)));
         let longest_pause = humantime::format_duration(*longest_pause);
         values.push(("messages.longest-pause", text(&longest_pause)));
+        for (path, quota) in [
+            ("messages.sender-quota", sender_quota),
+            ("messages.agent-quota", agent_quota),
+            ("messages.peer-quota", peer_quota),
+            ("messages.total-quota", total_quota),
+        ] {
+            values.push((path, quota.to_string()));
+        }
         values.extend(self.quic.values());
         values.push(("log.level", text(&self.log.level.name())));
         values.push(("log.format", text(&self.log.format.name())));

@@ -47,8 +47,8 @@ pub use hailwire_core::Carrier;
 pub use pool::TunnelPool;
 pub use quic::{ByteSize, CongestionControl, QuicSettings, TlsCipher};
 pub use sections::{
-    LimitSettings, ListenSettings, LogFormat, LogLevel, LogSettings, MessageSettings, NodeSettings,
-    PeerSettings,
+    LimitSettings, ListenSettings, LogFormat, LogLevel, LogSettings, MessageQuota, MessageSettings,
+    NodeSettings, PeerSettings,
 };
 pub use settings::SETTINGS;
 pub use written::WrittenSettings;

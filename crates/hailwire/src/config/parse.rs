@@ -3,14 +3,15 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use hailwire_kdl::{
-    DurationText, KdlDocument, KdlNode, SeenNames, TextMistake, document, number, only, section,
-    settings, several, single, unknown, value, whole, within, written_time, yes,
+    DurationText, KdlDocument, KdlIdentifier, KdlNode, SeenNames, TextMistake, document, number,
+    only, section, settings, several, single, unknown, value, whole, within, written_time, yes,
 };
 
 use hailwire_wire::limits;
 
 use super::{
-    ByteSize, Config, MessageSettings, PeerSettings, QuicSettings, TunnelPool, ValueOrigin,
+    ByteSize, Config, MessageQuota, MessageSettings, PeerSettings, QuicSettings, TunnelPool,
+    ValueOrigin,
 };
 
 pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
@@ -176,7 +177,7 @@ fn quic(node: &KdlNode, quic: &mut QuicSettings) -> Result<(), TextMistake> {
         }
         Ok(())
     })?;
-    if quic.window.bytes() / 4 < quic.stream_window.bytes() {
+    if quic.window.bytes_u32() / 4 < quic.stream_window.bytes_u32() {
         let what = "`window` is less than four times `stream-window`";
         let hint = "a few readers that stall would hold up everybody else";
         return Err(TextMistake::of(node, what).hint(hint));
@@ -196,26 +197,63 @@ fn pool(node: &KdlNode) -> Result<TunnelPool, TextMistake> {
     .map(TunnelPool::Fixed)
 }
 
-/// A whole number of at least 1.
 fn messages(node: &KdlNode, settings: &mut MessageSettings) -> Result<(), TextMistake> {
     const LEAST_PAUSE: Duration = Duration::from_millis(10);
     let pause = |inner: &KdlNode, most: Duration| {
         let given = single::<DurationText>(inner)?.0;
         within(inner, given, LEAST_PAUSE..=most, written_time)
     };
-    let known = ["attempts", "pause", "longest-pause"];
+    let known = [
+        "attempts",
+        "pause",
+        "longest-pause",
+        "sender-quota",
+        "agent-quota",
+        "peer-quota",
+        "total-quota",
+    ];
     section(node, "messages", &known, |inner| {
         match inner.name().value() {
             "attempts" => {
                 settings.attempts = number(inner, 1..=limits::MAX_MESSAGE_ATTEMPTS)?;
             }
             "pause" => settings.pause = pause(inner, Duration::from_secs(3600))?,
+            "sender-quota" => quota(inner, &mut settings.sender_quota)?,
+            "agent-quota" => quota(inner, &mut settings.agent_quota)?,
+            "peer-quota" => quota(inner, &mut settings.peer_quota)?,
+            "total-quota" => quota(inner, &mut settings.total_quota)?,
             _ => settings.longest_pause = pause(inner, Duration::from_secs(24 * 3600))?,
         }
         Ok(())
     })
 }
 
+/// What may wait, as properties; one that is not named stays as it is.
+fn quota(node: &KdlNode, quota: &mut MessageQuota) -> Result<(), TextMistake> {
+    const LEAST_BYTES: ByteSize = ByteSize::kib(1);
+    const MOST_BYTES: ByteSize = ByteSize::gib(1024);
+    let what = || {
+        let name = node.name().value();
+        format!("`{name}` is messages=, a whole number of at least 1, and bytes=, a size")
+    };
+    let no_children = node.children().is_none();
+    if node.entries().is_empty() || !no_children {
+        return Err(TextMistake::of(node, what()));
+    }
+    for entry in node.entries() {
+        match entry.name().map(KdlIdentifier::value) {
+            Some("messages") => quota.messages = whole(entry, 1.., what)?,
+            Some("bytes") => {
+                let given = value(node, entry)?;
+                quota.bytes = within(node, given, LEAST_BYTES..=MOST_BYTES, ByteSize::to_string)?;
+            }
+            _ => return Err(TextMistake::in_value(entry, what())),
+        }
+    }
+    Ok(())
+}
+
+/// A whole number of at least 1.
 fn count(node: &KdlNode) -> Result<u32, TextMistake> {
     let what = || format!("`{}` is a whole number of at least 1", node.name().value());
     whole(only(node)?, 1.., what)

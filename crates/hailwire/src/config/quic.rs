@@ -241,7 +241,7 @@ impl FromStr for TlsCipher {
 
 /// A number of bytes, written with its unit: `"512KiB"`, `"32MiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ByteSize(u32);
+pub struct ByteSize(u64);
 
 impl ByteSize {
     /// Nothing.
@@ -250,24 +250,37 @@ impl ByteSize {
     /// So many kibibytes.
     #[must_use]
     pub const fn kib(number: u16) -> Self {
-        Self((number as u32) << 10)
+        Self((number as u64) << 10)
     }
 
     /// So many mebibytes.
     #[must_use]
     pub const fn mib(number: u16) -> Self {
-        Self((number as u32) << 20)
+        Self((number as u64) << 20)
+    }
+
+    /// So many gibibytes.
+    #[must_use]
+    pub const fn gib(number: u16) -> Self {
+        Self((number as u64) << 30)
     }
 
     /// In bytes.
     #[must_use]
-    pub const fn bytes(self) -> u32 {
+    pub const fn bytes(self) -> u64 {
         self.0
+    }
+
+    /// In bytes, for what takes no more than 32 bits.
+    #[must_use]
+    pub fn bytes_u32(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
     }
 }
 
 /// Units of [`ByteSize`], the largest first.
-const UNITS: [(&str, u32); 4] = [
+const UNITS: [(&str, u64); 5] = [
+    ("TiB", 1 << 40),
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
     ("KiB", 1 << 10),
@@ -282,10 +295,9 @@ impl FromStr for ByteSize {
             .iter()
             .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
         let size = unit
-            .and_then(|(number, bytes)| number.trim_end().parse::<u32>().ok()?.checked_mul(*bytes));
-        size.filter(|size| *size <= 1 << 30).map(Self).ok_or(
-            "expected a number with its unit, for example \"512KiB\" or \"32MiB\", at most \"1GiB\"",
-        )
+            .and_then(|(number, bytes)| number.trim_end().parse::<u64>().ok()?.checked_mul(*bytes));
+        size.map(Self)
+            .ok_or("expected a number with its unit, for example \"512KiB\" or \"32MiB\"")
     }
 }
 

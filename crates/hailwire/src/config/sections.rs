@@ -1,10 +1,16 @@
 //! What the sections of the configuration say, as types with their defaults.
 
-use std::{net::SocketAddr, str::FromStr, time::Duration};
+use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
 
-use hailwire_core::{Carrier, delivery::DeliveryPolicy};
+use hailwire_core::{
+    Carrier,
+    delivery::DeliveryPolicy,
+    message_quotas::{MessageRoom, QuotaBounds},
+};
 use hailwire_wire::{NodeName, address::NodeRef};
 use serde::{Serialize, Serializer};
+
+use super::quic::ByteSize;
 
 /// Who the node says it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -66,6 +72,39 @@ pub struct MessageSettings {
     /// Longest pause between two attempts. Default: 60 s; from 10 ms to a day.
     #[serde(serialize_with = "as_text")]
     pub longest_pause: Duration,
+    /// What may wait of one sender, in each direction: an agent, or all programs of a node that have no name. Default: 50,000 messages
+    /// and 512 MiB.
+    pub sender_quota: MessageQuota,
+    /// What may wait for one agent. Default: 100,000 messages and 1 GiB.
+    pub agent_quota: MessageQuota,
+    /// What may wait of one other node here, or to leave for it. Default: 100,000 messages and 1 GiB.
+    pub peer_quota: MessageQuota,
+    /// What may wait in all, in each direction. Default: 400,000 messages and 4 GiB.
+    pub total_quota: MessageQuota,
+}
+
+/// How many durable messages may wait of or for one, written `messages=50000 bytes="512MiB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MessageQuota {
+    /// How many; at least 1.
+    pub messages: u32,
+    /// How large their bodies may be together; at least 1 KiB.
+    pub bytes: ByteSize,
+}
+
+impl MessageQuota {
+    const fn room(self) -> MessageRoom {
+        MessageRoom {
+            messages: self.messages as u64,
+            bytes: self.bytes.bytes(),
+        }
+    }
+}
+
+impl fmt::Display for MessageQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "messages={} bytes=\"{}\"", self.messages, self.bytes)
+    }
 }
 
 impl Default for MessageSettings {
@@ -75,10 +114,15 @@ impl Default for MessageSettings {
             first_pause,
             longest_pause,
         } = DeliveryPolicy::default();
+        let quota = |messages, bytes| MessageQuota { messages, bytes };
         Self {
             attempts: max_attempts,
             pause: first_pause,
             longest_pause,
+            sender_quota: quota(50_000, ByteSize::mib(512)),
+            agent_quota: quota(100_000, ByteSize::gib(1)),
+            peer_quota: quota(100_000, ByteSize::gib(1)),
+            total_quota: quota(400_000, ByteSize::gib(4)),
         }
     }
 }
@@ -90,6 +134,16 @@ impl MessageSettings {
             max_attempts: self.attempts,
             first_pause: self.pause,
             longest_pause: self.longest_pause,
+        }
+    }
+
+    /// As what counts messages reads it.
+    pub(crate) const fn quotas(&self) -> QuotaBounds {
+        QuotaBounds {
+            sender: self.sender_quota.room(),
+            agent: self.agent_quota.room(),
+            peer: self.peer_quota.room(),
+            total: self.total_quota.room(),
         }
     }
 }

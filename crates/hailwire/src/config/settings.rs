@@ -95,6 +95,30 @@ pub const SETTINGS: &[SettingRow] = &[
         about: "longest time between two of them",
     },
     SettingRow {
+        path: "messages.sender-quota",
+        value: "messages=, at least 1, and bytes=, \"1KiB\" to \"1TiB\"; either",
+        default: "messages=50000 bytes=\"512MiB\"",
+        about: "durable messages that may wait of one sender, in each direction: an agent, or all programs of a node that have no name",
+    },
+    SettingRow {
+        path: "messages.agent-quota",
+        value: "messages=, at least 1, and bytes=, \"1KiB\" to \"1TiB\"; either",
+        default: "messages=100000 bytes=\"1GiB\"",
+        about: "durable messages that may wait for one agent",
+    },
+    SettingRow {
+        path: "messages.peer-quota",
+        value: "messages=, at least 1, and bytes=, \"1KiB\" to \"1TiB\"; either",
+        default: "messages=100000 bytes=\"1GiB\"",
+        about: "durable messages that may wait of one other node here, or to leave for it",
+    },
+    SettingRow {
+        path: "messages.total-quota",
+        value: "messages=, at least 1, and bytes=, \"1KiB\" to \"1TiB\"; either",
+        default: "messages=400000 bytes=\"4GiB\"",
+        about: "durable messages that may wait in all, in each direction",
+    },
+    SettingRow {
         path: "quic.congestion",
         value: "auto, cubic or bbr",
         default: "\"auto\"",

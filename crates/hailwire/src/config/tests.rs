@@ -35,7 +35,8 @@ fn every_setting_is_read() {
         "node { name \"desk\" }\nlisten { udp \"0.0.0.0:4242\" \"[::]:4242\"; port-mapping #false }\n\
          hub \"https://hub.example.org\"\nhub \"http://127.0.0.1:8470\"\n\
          pool \"rule\"\nlimits { max-tunnels 7; grace \"1m30s\"; spin \"0s\" }\n\
-         messages { attempts 9; pause \"20ms\"; longest-pause \"2h\" }\nlog { level \"debug\" }\n",
+         messages { attempts 9; pause \"20ms\"; longest-pause \"2h\"; sender-quota messages=7; \
+         agent-quota bytes=\"1TiB\"; total-quota messages=9 bytes=\"6GiB\" }\nlog { level \"debug\" }\n",
     );
     assert_eq!(config.node.name.unwrap().as_str(), "desk");
     assert_eq!(
@@ -61,6 +62,21 @@ fn every_setting_is_read() {
             messages.longest_pause.as_secs()
         ),
         (9, 20, 7200)
+    );
+    let quotas = [
+        messages.sender_quota,
+        messages.agent_quota,
+        messages.peer_quota,
+        messages.total_quota,
+    ];
+    assert_eq!(
+        quotas.map(|quota| quota.to_string()),
+        [
+            "messages=7 bytes=\"512MiB\"",
+            "messages=100000 bytes=\"1TiB\"",
+            "messages=100000 bytes=\"1GiB\"",
+            "messages=9 bytes=\"6GiB\"",
+        ]
     );
     assert_eq!(mistake("messages { attempts 0 }").0, 1);
     assert_eq!(mistake("messages { pause \"1ms\" }").0, 1);
@@ -209,7 +225,19 @@ fn wrong_values_say_what_was_expected() {
         ("quic { streams 99 }", "from 100 to 65536"),
         ("quic { window \"32\" }", "with its unit"),
         ("quic { window \"1MiB\" }", "from \"8MiB\" to \"1GiB\""),
-        ("quic { window \"99999GiB\" }", "with its unit"),
+        ("quic { window \"99999GiB\" }", "from \"8MiB\" to \"1GiB\""),
+        ("quic { window \"99999999999GiB\" }", "with its unit"),
+        ("messages { agent-quota 5 }", "is messages=, a whole number"),
+        ("messages { agent-quota }", "and bytes=, a size"),
+        ("messages { peer-quota messages=0 }", "at least 1"),
+        (
+            "messages { peer-quota bytes=\"1B\" }",
+            "from \"1KiB\" to \"1TiB\"",
+        ),
+        (
+            "messages { total-quota rows=5 }",
+            "is messages=, a whole number",
+        ),
         ("quic { stream-window \"64MiB\" }", "less than four times"),
         ("quic { ack-delay \"26ms\" }", "from \"1ms\" to \"25ms\""),
         ("quic { keep-alive \"6s\" }", "to \"5s\""),

@@ -78,6 +78,8 @@ impl EarlySessions {
     pub(crate) async fn wait(&self, id: NodeId, twice: bool) -> Session {
         let takes = |early: &EarlySessionTable| {
             let entry = early.get(&id).filter(|entry| entry.proven || twice);
+            // The peer may have preferred a tunnel of its own meanwhile.
+            let entry = entry.filter(|entry| entry.session.takes_work());
             entry.map(|entry| entry.session.clone())
         };
         let mut early = self.0.subscribe();

@@ -8,8 +8,8 @@ use hailwire_wire::{CallHeader, Code, Status, frame::FrameKind};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    CallDestination, CallRoute, NodeInner, RouteProgress, messages, place, request_kind,
-    router::caller, set_onward,
+    CallDestination, CallRoute, NodeInner, RouteProgress, messages, open_onward, place,
+    request_kind, router::caller, set_onward,
 };
 use crate::{
     agent::{self, Request, SharedHandler},
@@ -58,13 +58,16 @@ pub(super) async fn make(
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
     let CallRoute { to, picked } = route;
-    let begun = match to {
+    let begun = match &to {
         CallDestination::Handler(handler) => {
+            let handler = handler.clone();
             Box::pin(call_handler(handler, kind, origin, header, body, deadline)).await
         }
-        CallDestination::Session(session) => {
+        CallDestination::Program(onward) | CallDestination::Peer(_, onward) => {
             set_onward(&mut header, origin, picked.as_ref(), deadline);
-            match session.open(kind, &header, body).await {
+            let opened = open_onward(node, onward, &to, header.priority, deadline);
+            let begun = async { opened.await?.begin(kind, &header, body).await };
+            match begun.await {
                 Ok(answer) => answer.begin(deadline).await,
                 Err(status) => Err(status),
             }

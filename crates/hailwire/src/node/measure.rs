@@ -145,7 +145,7 @@ impl PeerMeasurement {
         Self {
             choice: CarrierChoice::new(dial::carrier_for(node, id), now.into_std()),
             silence: PathSilence::new(quic.path_silence, overlay::path_timers(quic)),
-            window: ReceiveWindow::new(overlay::first_window(quic), quic.window.bytes()),
+            window: ReceiveWindow::new(overlay::first_window(quic), quic.window.bytes_u32()),
             udp: TunnelSample::default(),
             tcp: TunnelSample::default(),
             at: now,

@@ -93,7 +93,7 @@ pub use store::StoreError;
 
 pub(crate) use registry::{MemberTarget, MemberUse};
 pub(crate) use router::{
-    CallDestination, CallRoute, RouteProgress, place, request_kind, set_onward,
+    CallDestination, CallRoute, RouteProgress, open_onward, place, request_kind, set_onward,
 };
 
 use crate::{
@@ -198,7 +198,12 @@ impl NodeBuilder {
             path: shown(&database),
             source,
         })?;
-        let messages = messages::Messages::open(&database, id, self.config.messages.policy())?;
+        let messages = messages::Messages::open(
+            &database,
+            id,
+            self.config.messages.policy(),
+            self.config.messages.quotas(),
+        )?;
         let database = data.topics();
         paths::private_database(&database).map_err(|source| StartError::DataDir {
             path: shown(&database),

@@ -198,9 +198,9 @@ fn transport(quic: &QuicSettings) -> QuicTransportConfig {
         .max_concurrent_bidi_streams(VarInt::from_u32(quic.streams))
         // Only a peer gets some, once it is known to be one.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .stream_receive_window(VarInt::from_u32(quic.stream_window.bytes()))
+        .stream_receive_window(VarInt::from_u32(quic.stream_window.bytes_u32()))
         .receive_window(VarInt::from_u32(first_window(quic)))
-        .send_window(u64::from(quic.send_window.bytes()))
+        .send_window(quic.send_window.bytes())
         .max_idle_timeout(idle.ok().map(IdleTimeout::from))
         .initial_rtt(INITIAL_RTT)
         .keep_alive_interval(quic.keep_alive)
@@ -211,7 +211,7 @@ fn transport(quic: &QuicSettings) -> QuicTransportConfig {
         .mtu_discovery_config(quic.mtu_discovery.then_some(discovery))
         .congestion_controller_factory(Arc::new(ForEachPath {
             congestion: quic.congestion,
-            initial_window: quic.initial_window.bytes().into(),
+            initial_window: quic.initial_window.bytes(),
             initial_rtt: INITIAL_RTT,
         }));
     if quic.max_paths > QuicSettings::default().max_paths {
@@ -231,7 +231,7 @@ pub(crate) fn connection_limits(quic: &QuicSettings) -> ConnectionLimits {
 
 /// The connection window that a tunnel begins with.
 pub(crate) fn first_window(quic: &QuicSettings) -> u32 {
-    (quic.window.bytes() / 4).max(4 * quic.stream_window.bytes())
+    (quic.window.bytes_u32() / 4).max(4 * quic.stream_window.bytes_u32())
 }
 
 /// How long a dial may take before the peer counts as unreachable.

@@ -13,7 +13,7 @@ use hailwire_core::routing::{
 };
 use hailwire_pool::AffinityKey;
 use hailwire_wire::{
-    AgentName, CallHeader, Code, NodeId, Status,
+    AgentName, CallHeader, Code, NodeId, Priority, Status,
     address::{self, NodeRef},
     frame::FrameKind,
     header::{self, RegisterHeader},
@@ -36,7 +36,7 @@ use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler, check_register, is_private},
     carrier::{SendStream, budget::PeerAccount},
-    session::{self, FrameReader, OpenedStream, Session, StreamDispatcher, refuse},
+    session::{self, CallStream, FrameReader, OpenedStream, Session, StreamDispatcher, refuse},
 };
 
 /// Where a call goes.
@@ -51,8 +51,10 @@ pub(crate) struct CallRoute {
 pub(crate) enum CallDestination {
     /// A handler in this process.
     Handler(SharedHandler),
-    /// The other end of a session: an attached program or a peer.
-    Session(Session),
+    /// An attached program.
+    Program(Session),
+    /// A peer, over one of its tunnels.
+    Peer(NodeId, Session),
 }
 
 /// A call's way, as far as it can be told without waiting, which it can of nearly every call.
@@ -76,7 +78,7 @@ impl MemberTarget {
                 MemberReach::Here(CallDestination::Handler(handler.clone()))
             }
             Self::Attached { session, .. } => {
-                MemberReach::Here(CallDestination::Session(session.clone()))
+                MemberReach::Here(CallDestination::Program(session.clone()))
             }
             Self::Peer { id, .. } => MemberReach::Peer(*id),
         }
@@ -167,16 +169,16 @@ async fn carry(
             return Box::pin(refuse(send, reader, &status)).await;
         }
     };
-    let code = match to {
+    let code = match &to {
         CallDestination::Handler(handler) => {
             // What says that a message is kept is the answer to a call.
             let kind = match durable {
                 true => RequestKind::Call,
                 false => request_kind(kind),
             };
-            session::serve(kind, header, caller(origin), send, reader, &handler).await
+            session::serve(kind, header, caller(origin), send, reader, handler).await
         }
-        CallDestination::Session(onward) => {
+        CallDestination::Program(onward) | CallDestination::Peer(_, onward) => {
             // A stream lives long, and what comes on it is as good a sign of more as a call.
             let moved = || {
                 if kind == FrameKind::STREAM {
@@ -184,18 +186,19 @@ async fn carry(
                 }
             };
             let socket = match kind {
-                FrameKind::STREAM => Box::pin(connected(&onward, picked.as_ref())).await,
+                FrameKind::STREAM => Box::pin(connected(onward, picked.as_ref())).await,
                 _ => None,
             };
             if let Some(socket) = socket {
                 send.set_priority(header.priority);
                 let _in_flight = onward.count();
                 let stream = (send, reader);
-                Box::pin(session::connect(stream, socket, deadline, &onward, &moved)).await
+                Box::pin(session::connect(stream, socket, deadline, onward, &moved)).await
             } else {
                 set_onward(&mut header, origin, picked.as_ref(), deadline);
                 let caller = (session.account(), send, reader);
-                Box::pin(relay(&onward, kind, &header, caller, deadline, &moved)).await
+                let onward = open_onward(node, onward, &to, header.priority, deadline);
+                Box::pin(relay(onward, kind, &header, caller, deadline, &moved)).await
             }
         }
     };
@@ -308,7 +311,7 @@ fn known_route(
         // A tunnel over that carrier may have to be brought up.
         _ if request.carrier.is_some() => None,
         RouteDecision::Dial(id) => {
-            let to = CallDestination::Session(node.peers.up_for_call(*id)?);
+            let to = CallDestination::Peer(*id, node.peers.up_for_call(*id)?);
             Some(Ok(CallRoute { to, picked: None }))
         }
         RouteDecision::Search => {
@@ -316,7 +319,7 @@ fn known_route(
             let picked = picked.ok()?;
             let to = match picked.value().reach() {
                 MemberReach::Here(to) => to,
-                MemberReach::Peer(id) => CallDestination::Session(node.peers.up_for_call(id)?),
+                MemberReach::Peer(id) => CallDestination::Peer(id, node.peers.up_for_call(id)?),
             };
             Some(Ok(CallRoute {
                 to,
@@ -342,7 +345,7 @@ async fn route_slowly(
         return local_route(node, request);
     }
     let tunnel = tunnel::tunnel_for_call(node, id, request.carrier, request.replayable);
-    let to = CallDestination::Session(tunnel.await?);
+    let to = CallDestination::Peer(id, tunnel.await?);
     Ok(CallRoute { to, picked: None })
 }
 
@@ -405,7 +408,7 @@ async fn search_route(node: &Arc<NodeInner>, request: &RouteRequest) -> Result<C
             }
             SearchAction::Dial(id) => {
                 let tunnel = tunnel::tunnel_for_call(node, id, carrier, false).await;
-                let outcome = tunnel.map(|session| to = Some(CallDestination::Session(session)));
+                let outcome = tunnel.map(|session| to = Some(CallDestination::Peer(id, session)));
                 if let Err(status) = &outcome {
                     tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
                 }
@@ -446,16 +449,38 @@ async fn connected(program: &Session, picked: Option<&MemberLease>) -> Option<Un
         .ok()
 }
 
-/// Passes a call on to the other end of a session. Returns how it ended.
-async fn relay(
+/// Opens a stream to a program or a peer. Where the peer takes no more calls on this tunnel it is another one's, as nothing was sent yet.
+pub(crate) async fn open_onward(
+    node: &Arc<NodeInner>,
     onward: &Session,
+    to: &CallDestination,
+    priority: Priority,
+    deadline: Option<Instant>,
+) -> Result<CallStream, Status> {
+    let opened = onward.open_stream(priority).await;
+    match (opened, to) {
+        (Err(_), CallDestination::Peer(id, _)) => {
+            let again = Box::pin(async {
+                let other = tunnel::tunnel_to(node, *id).await?;
+                other.open_stream(priority).await
+            });
+            session::in_time(deadline, pin!(again)).await
+        }
+        (opened, _) => opened,
+    }
+}
+
+/// Passes a call on over the stream that is being opened for it. Returns how it ended.
+async fn relay(
+    onward: impl Future<Output = Result<CallStream, Status>>,
     kind: FrameKind,
     header: &CallHeader,
     (payer, send, reader): (Option<&Arc<PeerAccount>>, SendStream, Box<FrameReader>),
     deadline: Option<Instant>,
     moved: &(impl Fn() + Sync),
 ) -> Code {
-    match onward.open_raw(kind, header).await {
+    let begun = async { onward.await?.relay(kind, header).await };
+    match begun.await {
         Ok((callee_send, callee_recv, _in_flight)) => {
             send.set_priority(header.priority);
             let callee = (callee_send, callee_recv);

@@ -65,7 +65,7 @@ pub(super) fn granted_buffers(node: &NodeInner) -> InForce {
 
 /// What the kernel granted of what was asked for, in bytes, where that is less.
 pub(super) fn short_buffers(node: &NodeInner) -> Option<(usize, usize)> {
-    let asked = node.config().quic.socket_buffer.bytes() as usize;
+    let asked = node.config().quic.socket_buffer.bytes_u32() as usize;
     let sockets = fit(&node.sockets.endpoint.bound_sockets(), None).ok()?;
     let least = sockets.iter().map(|socket| socket.receive.min(socket.send));
     let least = least.min()?;

@@ -97,12 +97,27 @@ impl UntrustedPeers {
     }
 }
 
-/// The tunnel to a trusted peer, brought up if need be.
+/// How often a tunnel is looked for whose peer takes no calls on it by the time it is up.
+const SUPERSEDED_AT_MOST: u32 = 3;
+
+/// The tunnel to a trusted peer, brought up if need be. Where both dial at once and the peer has said already that it goes on with the
+/// other tunnel, that one is waited for.
 ///
 /// # Errors
 ///
 /// `unavailable` when the peer cannot be reached, `permission_denied` when it is not trusted.
 pub(crate) async fn tunnel_to(node: &Arc<NodeInner>, id: NodeId) -> Result<Session, Status> {
+    let mut tunnel = any_tunnel_to(node, id).await?;
+    for _ in 1..SUPERSEDED_AT_MOST {
+        if tunnel.takes_work() {
+            break;
+        }
+        tunnel = any_tunnel_to(node, id).await?;
+    }
+    Ok(tunnel)
+}
+
+async fn any_tunnel_to(node: &Arc<NodeInner>, id: NodeId) -> Result<Session, Status> {
     let mut outcome = match node.peers.connect(id, dial::carrier_for(node, id)) {
         ConnectStep::Up(session) => return Ok(session),
         ConnectStep::Wait(outcome) => outcome,

@@ -211,35 +211,22 @@ impl Session {
         &self,
         kind: FrameKind,
         header: &CallHeader,
-        mut body: Body,
+        body: Body,
     ) -> Result<ExpectedAnswer, Status> {
-        let (mut send, recv, guard) = self.open_stream(header.priority).await?;
-        let encoded = encode_header(header)?;
-        let mut pump = None;
-        let known = body.take_known();
-        if let Some(bytes) = known.clone()
-            && bytes.len() <= WRITTEN_AT_ONCE
-        {
-            let written = write_first_frame(&mut send, kind, &encoded, bytes).await;
-            send.finish();
-            check_write(written)?;
-        } else {
-            check_write(write_first_frame(&mut send, kind, &encoded, Bytes::new()).await)?;
-            let body = known.map_or(body, Body::from);
-            pump = Some(tokio::spawn(pump_body(body, send)).abort_handle());
-        }
-        Ok(ExpectedAnswer::new(recv, pump, guard))
+        let stream = self.open_stream(header.priority).await?;
+        stream.begin(kind, header, body).await
     }
 
-    /// Opens a stream and counts it.
-    async fn open_stream(
-        &self,
-        priority: Priority,
-    ) -> Result<(SendStream, crate::carrier::RecvStream, InFlight), Status> {
+    /// Opens a stream and counts it. Where this fails, nothing was sent.
+    ///
+    /// # Errors
+    ///
+    /// `unavailable` when the connection is gone or the far side takes no new work.
+    pub(crate) async fn open_stream(&self, priority: Priority) -> Result<CallStream, Status> {
         if self.shared.peer_going_away.load(Ordering::Relaxed) {
             return Err(Status::new(
                 Code::Unavailable,
-                "the far side is shutting down",
+                "the far side takes no more calls on this connection",
             ));
         }
         let (send, recv) = self
@@ -247,19 +234,11 @@ impl Session {
             .open(priority)
             .await
             .map_err(|error| connection_status(&error))?;
-        Ok((send, recv, self.count()))
-    }
-
-    /// Opens a stream for a relay: header written, nothing else.
-    pub(crate) async fn open_raw(
-        &self,
-        kind: FrameKind,
-        header: &CallHeader,
-    ) -> Result<(SendStream, crate::carrier::RecvStream, InFlight), Status> {
-        let encoded = encode_header(header)?;
-        let (mut send, recv, guard) = self.open_stream(header.priority).await?;
-        check_write(write_first_frame(&mut send, kind, &encoded, Bytes::new()).await)?;
-        Ok((send, recv, guard))
+        Ok(CallStream {
+            send,
+            recv,
+            in_flight: self.count(),
+        })
     }
 
     /// Opens a `REGISTER` stream, or any whose payload is not a call's header.
@@ -592,6 +571,61 @@ async fn count_and_dispatch<D: StreamDispatcher>(
         return;
     }
     dispatch.dispatch(session, opening).await;
+}
+
+/// A stream on which nothing was written yet.
+#[derive(Debug)]
+pub(crate) struct CallStream {
+    send: SendStream,
+    recv: crate::carrier::RecvStream,
+    in_flight: InFlight,
+}
+
+impl CallStream {
+    /// Writes the header and the body of a call, send or stream.
+    ///
+    /// # Errors
+    ///
+    /// `unavailable` when the connection is gone.
+    pub(crate) async fn begin(
+        mut self,
+        kind: FrameKind,
+        header: &CallHeader,
+        mut body: Body,
+    ) -> Result<ExpectedAnswer, Status> {
+        let encoded = encode_header(header)?;
+        let mut pump = None;
+        let known = body.take_known();
+        if let Some(bytes) = known.clone()
+            && bytes.len() <= WRITTEN_AT_ONCE
+        {
+            let written = write_first_frame(&mut self.send, kind, &encoded, bytes).await;
+            self.send.finish();
+            check_write(written)?;
+        } else {
+            let written = write_first_frame(&mut self.send, kind, &encoded, Bytes::new()).await;
+            check_write(written)?;
+            let body = known.map_or(body, Body::from);
+            pump = Some(tokio::spawn(pump_body(body, self.send)).abort_handle());
+        }
+        Ok(ExpectedAnswer::new(self.recv, pump, self.in_flight))
+    }
+
+    /// Writes the header of a call whose body is passed on.
+    ///
+    /// # Errors
+    ///
+    /// `unavailable` when the connection is gone.
+    pub(crate) async fn relay(
+        mut self,
+        kind: FrameKind,
+        header: &CallHeader,
+    ) -> Result<(SendStream, crate::carrier::RecvStream, InFlight), Status> {
+        let encoded = encode_header(header)?;
+        let written = write_first_frame(&mut self.send, kind, &encoded, Bytes::new()).await;
+        check_write(written)?;
+        Ok((self.send, self.recv, self.in_flight))
+    }
 }
 
 /// Encodes a call's header, or says that it is too large to send.

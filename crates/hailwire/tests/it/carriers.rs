@@ -319,8 +319,8 @@ async fn a_call_that_may_be_made_twice_travels_in_the_first_flight_of_a_resumed_
     assert_eq!(answer.await.unwrap(), "counted");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
+/// Two nodes of which the far one was restarted, so that it refuses the first flight of the near one.
+async fn refuses_first_flights() -> (TestNode, TestNode) {
     let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
     near.join(&far.invite(1, &[]).await).await.unwrap();
     {
@@ -329,7 +329,6 @@ async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
     }
     // It forgets its TLS sessions; the near side does not.
     let far = far.restart("far").await;
-    let _echo = serve_echo(&far.client(), "echo").await;
     let who = admin::PeerSelector { who: "far".into() };
     let () = near
         .client()
@@ -337,6 +336,13 @@ async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
         .await
         .unwrap();
     introduce(&near, &far, "far", &far.node.sockets(), &[]).await;
+    (far, near)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
+    let (far, near) = refuses_first_flights().await;
+    let _echo = serve_echo(&far.client(), "echo").await;
     let body = "y".repeat(20_000);
     let call = near
         .client()
@@ -349,6 +355,46 @@ async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
         self::call(&near.client(), "echo@far", "z").await.unwrap(),
         "z"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_ends_or_breaks_off_after_its_first_flight_was_refused_does_so_at_the_far_side()
+{
+    for ends in [true, false] {
+        let (far, near) = refuses_first_flights().await;
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let read = move |mut request: Request| {
+            let tell = tell.clone();
+            async move {
+                loop {
+                    let chunk = request.body_mut().chunk().await;
+                    let goes_on = matches!(chunk, Ok(Some(_)));
+                    tell.send(chunk.map_err(|status| status.code)).unwrap();
+                    if !goes_on {
+                        return Ok(Response::new("read"));
+                    }
+                }
+            }
+        };
+        let agent = Agent::new("read").unwrap();
+        let _read = far.client().serve(agent, read).await.unwrap();
+        let (sender, body) = hailwire::Body::channel(1);
+        let call = near.client().call("read@far").idempotency_key("k");
+        let answer = tokio::spawn(call.body(body).send());
+        // All that is said so far comes again on another stream, and no more is said.
+        sender.send("first").await.unwrap();
+        assert_eq!(told.recv().await.unwrap().unwrap().unwrap(), "first");
+        if ends {
+            sender.finish().await.unwrap();
+            assert_eq!(told.recv().await.unwrap(), Ok(None));
+            let mut answer = answer.await.unwrap().unwrap();
+            assert_eq!(answer.bytes(100).await.unwrap(), "read");
+        } else {
+            sender.abort(Status::new(Code::Aborted, "no more")).await;
+            assert!(told.recv().await.unwrap().is_err());
+            drop(answer);
+        }
+    }
 }
 
 /// Waits until a carrier takes new calls.

@@ -1,7 +1,10 @@
 //! Kept topics between embedded nodes: replay that goes over to what is new without gap or repetition, subscribers that get everything at least once, state
 //! that many share, and what becomes of those who ask for too much.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
 
 use bytes::BytesMut;
 use hailwire::{
@@ -32,6 +35,18 @@ async fn publish(client: &Client, topic: &str, body: impl Into<Vec<u8>>) -> u64 
     let receipt = client.publish(topic).body(body).send().await.unwrap();
     assert_eq!((receipt.published, receipt.kept), (1, 1));
     receipt.last
+}
+
+/// Until the clock says another millisecond, by which it is told what was before.
+async fn tick() {
+    let now = || {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.unwrap().as_millis()
+    };
+    let begun = now();
+    while now() == begun {
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn event(subscription: &mut Subscription) -> TopicEvent {
@@ -272,6 +287,7 @@ async fn a_named_subscriber_gets_again_what_it_has_not_confirmed_whoever_was_kil
     keep(&alice.client(), "a.>").await;
     keep(&bob.client(), "a.>").await;
     publish(&alice.client(), "a.b", "before").await;
+    tick().await;
     let audit = name("audit");
     let mut first = bob
         .client()

@@ -38,6 +38,7 @@ mod kept;
 mod kept_topics;
 mod lockout;
 mod memory;
+mod message_quotas;
 mod messages;
 mod nested;
 mod packet;

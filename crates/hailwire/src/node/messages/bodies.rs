@@ -111,6 +111,7 @@ mod tests {
             expires_at: 1000,
             keep: 1000,
             max_attempts: 0,
+            number: 0,
         }
     }
 
@@ -136,16 +137,16 @@ mod tests {
             let end = MessageEnd::default();
             let dead = MessageState::Dead;
             rows::end_message(&db, HERE, number, dead, &end, 2).unwrap();
-            rows::retry(&db, here.id, 3).unwrap().unwrap();
+            rows::retry(&db, HERE, here.id, 3).unwrap().unwrap();
             assert_eq!(rows::take(&db, number).unwrap().unwrap().body, body);
             let done = MessageState::Acknowledged;
             rows::end_message(&db, HERE, number, done, &end, 4).unwrap();
 
             let leaves = message(100 + id, PEER, &body);
             rows::send(&db, HERE, &leaves).unwrap();
-            let (batch, _) = rows::next_batch(&db, PEER, 10, 1 << 20).unwrap();
-            assert_eq!(batch.last().unwrap().body, body);
-            rows::learn(&db, PEER, leaves.id, SenderNews::Kept, &end, 0, 5).unwrap();
+            let batch = rows::next_batch(&db, PEER, &[], 10, 1 << 20).unwrap();
+            assert_eq!(batch.messages.last().unwrap().body, body);
+            rows::learn(&db, HERE, PEER, leaves.id, SenderNews::Kept, &end, 5).unwrap();
         }
         assert_eq!(bodies_left(&db), 0);
     }
@@ -163,11 +164,11 @@ mod tests {
             rows::end_message(&db, HERE, number, dead, &end, 2).unwrap();
             message.id
         };
-        rows::remove(&db, dead(1)).unwrap();
+        rows::remove(&db, HERE, dead(1)).unwrap();
         assert_eq!(bodies_left(&db), 0);
         let leaves = message(2, PEER, &body);
         rows::send(&db, HERE, &leaves).unwrap();
-        assert!(rows::remove(&db, leaves.id).unwrap().0);
+        assert!(rows::remove(&db, HERE, leaves.id).unwrap().0);
         assert_eq!(bodies_left(&db), 0);
         dead(3);
         assert_eq!(bodies_left(&db), 1, "it may be tried again");

@@ -1,6 +1,7 @@
 //! How far a node has decided on the messages of each peer: the number of the last one that it took, or refused for good.
 //!
-//! A peer offers its messages in their order, so all with lower numbers are decided or given up. A hub can hand out a copy of them at any time: what is in it
+//! A peer offers its messages in their order, so all with lower numbers are decided or given up; of those that were decided before something older
+//! was, which found no room, the rows are kept. A hub can hand out a copy of them at any time: what is in it
 //! up to that number is not looked at any more, which keeps the order, and what was refused for good refused, whatever
 //! the node has forgotten or allows by then.
 
@@ -19,7 +20,7 @@ pub(super) enum BatchWay {
 }
 
 /// A number as SQLite stores it.
-fn stored(number: u64) -> i64 {
+pub(super) fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

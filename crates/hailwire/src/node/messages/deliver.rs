@@ -134,9 +134,7 @@ impl Messages {
             .run(move |db| rows::settle(db, own, &policy, number, outcome, &end, now_ms()))
             .await?;
         match settled {
-            SettledAttempt::Ended(Some((origin, size))) => {
-                self.ended(own, number, origin, size);
-            }
+            SettledAttempt::Ended(Some(waited)) => self.ended(own, number, &waited),
             // Somebody removed it meanwhile.
             SettledAttempt::Ended(None) => {}
             SettledAttempt::Again(pause) => self.again(number, pause),
@@ -229,7 +227,7 @@ async fn attempt_delivery(
                     false => header::encode(&head),
                 },
                 answer: bytes.to_vec(),
-                status: None,
+                ..MessageEnd::default()
             };
             let answered = message.call;
             (AttemptOutcome::Done { answered }, end)

@@ -1,9 +1,12 @@
 //! Sends peers what waits for them, and takes what they send: batches of messages and receipts (`spec/messages.md`).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use hailwire_core::{delivery::SenderNews, held_copies, inbox_schedule::MessageNumber};
+use hailwire_core::{
+    delivery::SenderNews, held_copies, inbox_schedule::MessageNumber,
+    message_exchange::OfferedLane, message_quotas::WaitingMessage,
+};
 use hailwire_wire::{
     Code, NodeId, Status, header,
     limits::{self, MAX_BATCH, MAX_BATCH_BYTES},
@@ -17,7 +20,7 @@ use tokio::time::timeout;
 use super::{
     decided::{self, BatchWay},
     held, lane, locked, millis, now_ms,
-    rows::{self, MessageEnd, NewMessage, OpenEntry},
+    rows::{self, LearnedMessage, MessageEnd, NewMessage, OpenEntry},
     tasks,
     withdrawal::{self, Withdrawn},
 };
@@ -69,7 +72,15 @@ async fn send_batch(node: Arc<NodeInner>, peer: NodeId, look: bool) {
     match outcome {
         Ok(BatchOutcome::Nothing { awaiting: false }) => exchange.handle_answered(now, peer, false),
         Ok(BatchOutcome::Nothing { awaiting: true }) => exchange.handle_awaiting(now, peer),
-        Ok(BatchOutcome::Taken) => exchange.handle_answered(now, peer, true),
+        Ok(BatchOutcome::Answered { taken, full }) => {
+            exchange.handle_answered(now, peer, true);
+            for lane in &taken {
+                exchange.handle_lane_taken(peer, lane);
+            }
+            for (lane, retry_after) in full {
+                exchange.handle_lane_full(now, peer, lane, retry_after);
+            }
+        }
         Ok(BatchOutcome::Full) => exchange.handle_failed(now, peer),
         Err(status) => {
             tracing::debug!(%peer, %status, "messages wait");
@@ -94,8 +105,13 @@ enum BatchOutcome {
     /// There was nothing to send; `awaiting` is whether the peer owes receipts.
     Nothing { awaiting: bool },
     /// There may be more.
-    Taken,
-    /// The peer takes no more for now.
+    Answered {
+        /// Lanes of which the peer took something.
+        taken: Vec<OfferedLane>,
+        /// Lanes for which it has no room, each with the time after which to come back, if that was said.
+        full: HashMap<OfferedLane, Option<Duration>>,
+    },
+    /// The peer takes nothing for now.
     Full,
 }
 
@@ -105,9 +121,11 @@ async fn exchange_batch(
     look: bool,
 ) -> Result<BatchOutcome, Status> {
     let store = &node.messages.store;
+    let own = node.id();
+    let resting = locked(&node.messages.exchange).resting_lanes(clock::now(), peer);
     // A message is read once there is a way for it.
     let session = tunnel::tunnel_to(node, peer).await?;
-    let (withdrawals, (messages, receipts), awaiting) = store
+    let (withdrawals, next, awaiting) = store
         .run(move |db| {
             let withdrawals = withdrawal::to_tell(db, peer, MAX_BATCH)?;
             // An offer may still be on its way of what is withdrawn, and what follows would overtake it: all of them go first.
@@ -116,11 +134,17 @@ async fn exchange_batch(
             } else {
                 0
             };
-            let batch = rows::next_batch(db, peer, most, BATCH_BYTES)?;
+            let batch = rows::next_batch(db, peer, &resting, most, BATCH_BYTES)?;
             Ok((withdrawals, batch, rows::is_awaiting(db, peer)?))
         })
         .await
         .map_err(|error| super::not_stored(&error))?;
+    let rows::NextBatch {
+        messages,
+        lanes,
+        receipts,
+        left_out,
+    } = next;
     let reports = Reports::take(&node.messages, peer);
     let nothing = messages.is_empty() && receipts.is_empty() && withdrawals.is_empty();
     let nothing = nothing && reports.progress.is_empty();
@@ -137,6 +161,7 @@ async fn exchange_batch(
         receipts,
         withdrawals,
         progress: reports.progress.clone(),
+        left_out,
     };
     let _asking = session.count();
     let body = header::encode(&batch);
@@ -151,16 +176,24 @@ async fn exchange_batch(
         )
     })?;
     reports.noted();
-    let mut statuses = answer.messages.iter().chain(&answer.withdrawals);
-    let full = statuses.any(|status| is_offered_again(status.code));
-    let left = store
+    let mut withdrawals = answer.withdrawals.iter();
+    let refused = withdrawals.any(|status| is_offered_again(status.code));
+    let (mut taken, mut full) = (Vec::new(), HashMap::new());
+    for (lane, status) in lanes.into_iter().zip(&answer.messages) {
+        match is_offered_again(status.code) {
+            true => drop(full.insert(lane, status.retry_after())),
+            false if taken.last() == Some(&lane) => {}
+            false => taken.push(lane),
+        }
+    }
+    let learned = store
         .run(move |db| {
             rows::note_told(db, peer, &told)?;
             let noted = withdrawn.into_iter().zip(&answer.withdrawals);
             let noted = noted.filter(|(_, status)| status.code == Code::Ok);
             let noted: Vec<MessageId> = noted.map(|(id, _)| id).collect();
             withdrawal::told(db, peer, &noted)?;
-            let mut left = Vec::new();
+            let mut learned = Vec::new();
             for (id, status) in ids.into_iter().zip(answer.messages) {
                 let news = match status.code {
                     Code::Ok => SenderNews::Kept,
@@ -171,18 +204,17 @@ async fn exchange_batch(
                     status: Some(status),
                     ..MessageEnd::default()
                 };
-                let size = rows::learn(db, peer, id, news, &end, 0, now_ms())?;
-                left.extend(size.map(|size| (peer, size)));
+                learned.extend(rows::learn(db, own, peer, id, news, &end, now_ms())?);
             }
-            Ok(left)
+            Ok(learned)
         })
         .await;
-    node.messages
-        .left(left.map_err(|error| super::not_stored(&error))?);
-    Ok(match (full, nothing) {
+    let learned = learned.map_err(|error| super::not_stored(&error))?;
+    node.messages.learned(peer, learned);
+    Ok(match (refused, nothing) {
         (true, _) => BatchOutcome::Full,
         (false, true) => BatchOutcome::Nothing { awaiting },
-        (false, false) => BatchOutcome::Taken,
+        (false, false) => BatchOutcome::Answered { taken, full },
     })
 }
 
@@ -270,31 +302,10 @@ pub(super) async fn take_in(
         .into_iter()
         .map(|message| check(node, peer, message, now))
         .collect();
-    let mut statuses = Vec::with_capacity(checked.len());
-    let mut kept: Vec<(u64, NewMessage)> = Vec::with_capacity(checked.len());
-    let mut closed: Option<Status> = None;
-    for (message, number) in checked.into_iter().zip(&numbers) {
-        // After one that is to come again nothing else is taken, so that the order stays.
-        let outcome = match (&closed, message) {
-            (Some(status), _) => Err(status.clone()),
-            (None, Err(status)) => Err(status),
-            (None, Ok(message)) => {
-                let room = locked(&node.messages.came).reserve(peer, message.body.len() as u64);
-                room.map(|()| kept.push((*number, message)))
-            }
-        };
-        if let Err(status) = &outcome
-            && is_offered_again(status.code)
-        {
-            closed = Some(status.clone());
-        }
-        statuses.push(outcome.err().unwrap_or_else(Status::ok));
-    }
-    let sizes: Vec<u64> = kept
-        .iter()
-        .map(|(_, message)| message.body.len() as u64)
-        .collect();
-    let decided = held_copies::decided_up_to(&numbers, &statuses);
+    let (kept, statuses) = find_room(node, peer, checked, way);
+    let mut statuses = statuses;
+    let reserved: Vec<WaitingMessage> = kept.iter().map(|kept| kept.waiting(peer)).collect();
+    let decided = held_copies::decided_up_to(&numbers, &statuses, batch.left_out);
     let refused = refused_for_good(&ids, &numbers, &statuses);
     if !batch.receipts.is_empty() {
         node.messages.look_after(super::LOOK_AFTER_END);
@@ -308,12 +319,12 @@ pub(super) async fn take_in(
             for told in &progress {
                 tasks::learn_progress(db, peer, told, now)?;
             }
-            let left = learn_receipts(db, peer, &receipts, now)?;
+            let learned = learn_receipts(db, own, peer, &receipts, now)?;
             // Before messages, so that what follows a withdrawn one does not overtake it.
             let withdrawn = withdrawal::receive(db, own, peer, &withdrawals, now)?;
             if withdrawn.refused().is_some() {
                 return Ok(TakenIn {
-                    left,
+                    learned,
                     withdrawn,
                     ..TakenIn::default()
                 });
@@ -325,8 +336,8 @@ pub(super) async fn take_in(
             let is_old =
                 |number: u64| before.is_some_and(|before| held_copies::is_decided(before, number));
             let mut written = Vec::with_capacity(kept.len());
-            for (number, message) in kept {
-                let entry = match is_old(number) {
+            for message in kept {
+                let entry = match is_old(message.number) {
                     true => None,
                     false => rows::insert_inbox(db, peer, &message)?,
                 };
@@ -336,33 +347,36 @@ pub(super) async fn take_in(
             for (number, id, status) in refused {
                 match rows::is_known(db, peer, id)? {
                     true => known.push(id),
-                    false if !is_old(number) => new.push((id, status)),
+                    false if !is_old(number) => new.push((number, id, status)),
                     false => {}
                 }
             }
-            if way == BatchWay::Hub {
-                withdrawal::remember_refused(db, peer, &new, now)?;
-            }
+            // Over a tunnel the answer tells it, and what a hub hands out is older than what is decided, but for these.
+            let kept_in_mind: Vec<_> = new
+                .iter()
+                .filter(|(number, ..)| way == BatchWay::Hub || *number > decided)
+                .collect();
+            withdrawal::remember_refused(db, peer, &kept_in_mind, now)?;
             decided::note(db, peer, decided)?;
             Ok(TakenIn {
                 written,
                 known,
-                any_refused: way == BatchWay::Hub && !new.is_empty(),
-                left,
+                any_refused: !kept_in_mind.is_empty(),
+                learned,
                 withdrawn,
             })
         })
         .await;
     let release_all = || {
-        for size in &sizes {
-            locked(&node.messages.came).release(peer, *size);
+        for reserved in &reserved {
+            locked(&node.messages.came).release(clock::now(), reserved);
         }
     };
     let TakenIn {
         written,
         known,
         any_refused,
-        left,
+        learned,
         withdrawn,
     } = written.map_err(|error| {
         release_all();
@@ -381,11 +395,10 @@ pub(super) async fn take_in(
     if any_refused {
         node.messages.wait_for_peer(peer);
     }
-    node.messages.left(left);
-    for (message, number) in written {
-        let size = message.body.len() as u64;
+    node.messages.learned(peer, learned);
+    for ((message, number), waiting) in written.into_iter().zip(reserved) {
         let Some(number) = number else {
-            locked(&node.messages.came).release(peer, size);
+            locked(&node.messages.came).release(clock::now(), &waiting);
             continue;
         };
         node.messages.look_by(message.expires_at);
@@ -393,8 +406,7 @@ pub(super) async fn take_in(
             number,
             agent: message.agent,
             lane: lane(peer, message.sender, message.durable, number),
-            size,
-            origin: peer,
+            waiting,
         });
     }
     node.messages.inbox_changed.notify_one();
@@ -414,9 +426,46 @@ struct TakenIn {
     known: Vec<MessageId>,
     /// Whether their sender is to be told of some that a hub brought, and that are refused for good.
     any_refused: bool,
-    /// Messages that wait no more for their receivers, with their sizes.
-    left: Vec<(NodeId, u64)>,
+    /// What is known now of messages that were sent to the peer.
+    learned: Vec<LearnedMessage>,
     withdrawn: Withdrawn,
+}
+
+/// Takes room for the messages of a batch; the status of each. After one that is to come again nothing of its lane is taken, so that the order
+/// stays; from a hub, whose copy is not handed out again in parts, nothing at all.
+fn find_room(
+    node: &NodeInner,
+    peer: NodeId,
+    checked: Vec<Result<NewMessage, Status>>,
+    way: BatchWay,
+) -> (Vec<NewMessage>, Vec<Status>) {
+    let mut kept = Vec::with_capacity(checked.len());
+    let mut closed: HashMap<OfferedLane, Status> = HashMap::new();
+    let (mut came, now) = (locked(&node.messages.came), clock::now());
+    let mut find = |message: NewMessage| {
+        let lane = message.lane();
+        if let Some(status) = closed.get(&lane) {
+            return status.clone();
+        }
+        if way == BatchWay::Hub
+            && let Some(status) = closed.values().next()
+        {
+            return status.clone();
+        }
+        match came.reserve(now, &message.waiting(peer)) {
+            Ok(()) => {
+                kept.push(message);
+                Status::ok()
+            }
+            Err(full) => closed.entry(lane).or_insert(full.into()).clone(),
+        }
+    };
+    let found = checked.into_iter().map(|message| match message {
+        Ok(message) => find(message),
+        Err(status) => status,
+    });
+    let statuses = found.collect();
+    (kept, statuses)
 }
 
 /// The number, id and status of each message that is not to be offered again.
@@ -431,25 +480,26 @@ fn refused_for_good(
         .collect()
 }
 
-/// Writes down how messages ended. Returns the sizes of those that waited to leave.
+/// Writes down how messages ended.
 fn learn_receipts(
     db: &rusqlite::Connection,
+    own: NodeId,
     peer: NodeId,
     receipts: &[MessageReceipt],
     now: u64,
-) -> rusqlite::Result<Vec<(NodeId, u64)>> {
-    let mut left = Vec::new();
+) -> rusqlite::Result<Vec<LearnedMessage>> {
+    let mut learned = Vec::new();
     for receipt in receipts {
         let news = SenderNews::Receipt(receipt.state);
         let end = MessageEnd {
             status: receipt.status.clone(),
             head: receipt.head.clone(),
             answer: receipt.answer.clone(),
+            attempts: receipt.attempts,
         };
-        let size = rows::learn(db, peer, receipt.id, news, &end, receipt.attempts, now)?;
-        left.extend(size.map(|size| (peer, size)));
+        learned.extend(rows::learn(db, own, peer, receipt.id, news, &end, now)?);
     }
-    Ok(left)
+    Ok(learned)
 }
 
 /// Whether a peer's message may be kept: it could be called now.
@@ -505,6 +555,7 @@ fn check(
         expires_at: now.saturating_add(millis(expiry)),
         keep: 0,
         max_attempts: message.attempts.min(limits::MAX_MESSAGE_ATTEMPTS),
+        number: message.number,
     })
 }
 

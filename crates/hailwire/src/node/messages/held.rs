@@ -113,12 +113,12 @@ fn waiting(db: &rusqlite::Connection, peer: NodeId) -> rusqlite::Result<MessageB
         0
     };
     let room = COPY_BYTES - withdrawals.len() * WITHDRAWAL_BYTES;
-    let (messages, receipts) = rows::next_batch(db, peer, most, room)?;
+    let next = rows::next_batch(db, peer, &[], most, room)?;
     Ok(MessageBatch {
-        messages,
-        receipts,
+        messages: next.messages,
+        receipts: next.receipts,
         withdrawals,
-        progress: Vec::new(),
+        ..MessageBatch::default()
     })
 }
 

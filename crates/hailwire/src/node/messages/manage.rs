@@ -184,10 +184,10 @@ pub(in crate::node) async fn retry(
     selector: &MessageSelector,
 ) -> Result<MessageRow, Status> {
     let id = id_of(&selector.id)?;
-    let messages = &node.messages;
+    let (messages, own) = (&node.messages, node.id());
     let retried = messages
         .store
-        .run(move |db| rows::retry(db, id, now_ms()))
+        .run(move |db| rows::retry(db, own, id, now_ms()))
         .await;
     let entry = retried.map_err(|error| failed(&error))?.ok_or_else(|| {
         Status::new(
@@ -196,7 +196,7 @@ pub(in crate::node) async fn retry(
         )
         .with_hint("`hail inbox dead` lists those")
     })?;
-    locked(&messages.came).add(entry.origin, entry.size);
+    locked(&messages.came).add(&entry.waiting);
     messages.wait_in_inbox(entry);
     messages.inbox_changed.notify_one();
     Ok(show(node, selector).await?.row)
@@ -223,9 +223,12 @@ pub(in crate::node) async fn remove(
             Ok(show(node, selector).await?.row)
         }
         None => {
-            let removed = messages.store.run(move |db| rows::remove(db, id)).await;
+            let removed = messages
+                .store
+                .run(move |db| rows::remove(db, own, id))
+                .await;
             let (removed, left) = removed.map_err(|error| failed(&error))?;
-            messages.left(left.into_iter().collect());
+            messages.left(left.as_slice());
             match removed {
                 true => Ok(MessageRow {
                     state: MessageState::Dropped.name().to_owned(),

@@ -9,7 +9,6 @@ mod deliver;
 mod exchange;
 mod held;
 pub(super) mod manage;
-mod quotas;
 mod rows;
 mod schema;
 mod store;
@@ -29,7 +28,8 @@ use hailwire_core::{
     delivery::DeliveryPolicy,
     held_copies::HeldCopies,
     inbox_schedule::{InboxSchedule, MessageNumber},
-    message_exchange::MessageExchange,
+    message_exchange::{MessageExchange, OfferedLane},
+    message_quotas::{MessageQuotas, QuotaBounds, QuotaDirection, WaitingMessage},
     progress_reports::ProgressReports,
     routing::CallOrigin,
 };
@@ -42,10 +42,7 @@ use hailwire_wire::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-use self::{
-    quotas::MessageQuotas,
-    rows::{MessageEnd, NewMessage, OpenEntry},
-};
+use self::rows::{LearnedMessage, MessageEnd, NewMessage, OpenEntry};
 use super::{NodeInner, hubs, manage::millis, resolve};
 use crate::{
     admin::{self, SendReceipt},
@@ -82,7 +79,7 @@ pub(super) struct Messages {
     exchange: Mutex<MessageExchange>,
     /// What hubs hold for peers that are away.
     held_copies: Mutex<HeldCopies>,
-    /// What waits here, by the sender's node, and what waits to leave, by the receiver's.
+    /// What came and waits here, and what waits to leave.
     came: Mutex<MessageQuotas>,
     leaving: Mutex<MessageQuotas>,
     /// Messages that somebody took by hand, and until when.
@@ -134,7 +131,7 @@ fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Messages {
-    /// Opens the database of messages of node `own`, which are tried by this policy.
+    /// Opens the database of messages of node `own`, which are tried by this policy, and of which so many may wait.
     ///
     /// # Errors
     ///
@@ -143,10 +140,11 @@ impl Messages {
         path: &Path,
         own: NodeId,
         policy: DeliveryPolicy,
+        bounds: QuotaBounds,
     ) -> Result<Self, MessageStoreError> {
         let begin = |db: &rusqlite::Connection| {
             let (open, peers) = rows::begin(db, own, &policy, now_ms())?;
-            Ok((open, peers, rows::leaving(db)?, rows::next_expiry(db)?))
+            Ok((open, peers, rows::leaving(db, own)?, rows::next_expiry(db)?))
         };
         let (store, (open, peers, leaving, expiry)) =
             MessageStore::open(path, "messages", schema::SCHEMA, begin)?;
@@ -157,8 +155,8 @@ impl Messages {
             unseen: Mutex::default(),
             exchange: Mutex::default(),
             held_copies: Mutex::default(),
-            came: Mutex::default(),
-            leaving: Mutex::default(),
+            came: Mutex::new(MessageQuotas::new(QuotaDirection::Came, bounds)),
+            leaving: Mutex::new(MessageQuotas::new(QuotaDirection::Leaving, bounds)),
             leases: Mutex::default(),
             in_hand: Mutex::default(),
             progress: Mutex::default(),
@@ -173,7 +171,7 @@ impl Messages {
             backlog_places: Arc::new(tokio::sync::Semaphore::new(backlog::MAX_BACKLOG_WATCHES)),
         };
         for entry in open {
-            locked(&messages.came).add(entry.origin, entry.size);
+            locked(&messages.came).add(&entry.waiting);
             messages.wait_in_inbox(entry);
         }
         if let Some(expiry) = expiry {
@@ -183,8 +181,8 @@ impl Messages {
         for peer in peers {
             locked(&messages.exchange).handle_waiting(now, peer);
         }
-        for (peer, size) in leaving {
-            locked(&messages.leaving).add(peer, size);
+        for waiting in leaving {
+            locked(&messages.leaving).add(&waiting);
         }
         Ok(messages)
     }
@@ -215,14 +213,30 @@ impl Messages {
         self.exchange_changed.notify_one();
     }
 
-    /// Messages to these nodes, of these sizes, wait here no more.
-    fn left(&self, left: Vec<(NodeId, u64)>) {
+    /// More is known of messages that were sent to a peer.
+    fn learned(&self, peer: NodeId, learned: Vec<LearnedMessage>) {
+        let now = crate::clock::now();
+        for known in learned.iter().filter(|known| known.ended) {
+            let lane = OfferedLane {
+                sender: known.message.sender.1.clone(),
+                agent: known.message.receiver.1.clone(),
+            };
+            locked(&self.exchange).handle_room(now, peer, &lane);
+        }
+        self.exchange_changed.notify_one();
+        let left = learned.into_iter().filter(|known| known.left);
+        let left: Vec<WaitingMessage> = left.map(|known| known.message).collect();
+        self.left(&left);
+    }
+
+    /// These messages wait no more to leave.
+    fn left(&self, left: &[WaitingMessage]) {
         if left.is_empty() {
             return;
         }
-        let mut leaving = locked(&self.leaving);
-        for (receiver, size) in left {
-            leaving.release(receiver, size);
+        let (mut leaving, now) = (locked(&self.leaving), crate::clock::now());
+        for waited in left {
+            leaving.release(now, waited);
         }
         drop(leaving);
         self.note_change();
@@ -264,15 +278,16 @@ impl Messages {
             .store
             .run(move |db| rows::end_message(db, own, number, state, &end, now_ms()))
             .await?;
-        if let Some((origin, size)) = ended {
-            self.ended(own, number, origin, size);
+        if let Some(waited) = ended {
+            self.ended(own, number, &waited);
         }
         Ok(())
     }
 
-    fn ended(&self, own: NodeId, number: MessageNumber, origin: NodeId, size: u64) {
+    fn ended(&self, own: NodeId, number: MessageNumber, waited: &WaitingMessage) {
         locked(&self.inbox).handle_end(number);
-        locked(&self.came).release(origin, size);
+        locked(&self.came).release(crate::clock::now(), waited);
+        let origin = waited.sender.0;
         self.look_after(LOOK_AFTER_END);
         if origin != own {
             self.wait_for_peer(origin);
@@ -331,12 +346,6 @@ async fn accept(
             .join("\n")
     });
     let own = node.id();
-    let size = body.len() as u64;
-    let quotas = match receiver == own {
-        true => &node.messages.came,
-        false => &node.messages.leaving,
-    };
-    locked(quotas).reserve(receiver, size)?;
     let message = NewMessage {
         id: new_id(now),
         node: receiver,
@@ -352,7 +361,15 @@ async fn accept(
         expires_at: now.saturating_add(millis(expiry)),
         keep: options.keep,
         max_attempts: options.attempts,
+        number: 0,
     };
+    let quotas = match receiver == own {
+        true => &node.messages.came,
+        false => &node.messages.leaving,
+    };
+    let waiting = message.waiting(own);
+    let release = || locked(quotas).release(crate::clock::now(), &waiting);
+    locked(quotas).reserve(crate::clock::now(), &waiting)?;
     let (sender, durable) = (message.sender.clone(), message.durable);
     let expires_at = message.expires_at;
     let stored = node
@@ -363,12 +380,12 @@ async fn accept(
     let stored = match stored {
         Ok(stored) => stored,
         Err(error) => {
-            locked(quotas).release(receiver, size);
+            release();
             return Err(not_stored(&error));
         }
     };
     if stored.known {
-        locked(quotas).release(receiver, size);
+        release();
     }
     node.messages.look_by(expires_at);
     match stored.number {
@@ -378,8 +395,7 @@ async fn accept(
                 number,
                 agent,
                 lane,
-                size,
-                origin: own,
+                waiting,
             });
             node.messages.inbox_changed.notify_one();
         }
@@ -529,10 +545,10 @@ pub(super) async fn keep_clean(node: Arc<NodeInner>) {
         });
         match cleaned.await {
             Ok((expired, next)) => {
-                for (number, origin, size) in expired.came {
-                    messages.ended(own, number, origin, size);
+                for (number, waited) in &expired.came {
+                    messages.ended(own, *number, waited);
                 }
-                messages.left(expired.sent);
+                messages.left(&expired.sent);
                 if let Some(next) = next {
                     messages.look_by(next);
                 }

@@ -6,6 +6,8 @@ use hailwire_core::{
         receiver_state_at_start, sender_state,
     },
     inbox_schedule::{MessageLane, MessageNumber},
+    message_exchange::OfferedLane,
+    message_quotas::WaitingMessage,
     task_state::TaskState,
 };
 use hailwire_wire::{
@@ -20,7 +22,7 @@ use rusqlite::{
 
 use super::{
     bodies::{self, BodyOf},
-    tasks,
+    decided, tasks,
 };
 use crate::admin::MessageRow;
 
@@ -46,6 +48,26 @@ pub(super) struct NewMessage {
     pub(super) keep: u64,
     /// How often it is tried at most; 0 for as often as the receiver's node says.
     pub(super) max_attempts: u32,
+    /// Its number at its sender's node, where it came from another one; else 0.
+    pub(super) number: u64,
+}
+
+impl NewMessage {
+    /// How it is counted, as one that programs of `origin` sent.
+    pub(super) fn waiting(&self, origin: NodeId) -> WaitingMessage {
+        WaitingMessage {
+            sender: (origin, self.sender.clone()),
+            receiver: (self.node, self.agent.to_string()),
+            size: self.body.len() as u64,
+        }
+    }
+
+    pub(super) fn lane(&self) -> OfferedLane {
+        OfferedLane {
+            sender: self.sender.clone(),
+            agent: self.agent.to_string(),
+        }
+    }
 }
 
 /// A message that is on disk now, or was before.
@@ -64,8 +86,7 @@ pub(super) struct OpenEntry {
     pub(super) number: MessageNumber,
     pub(super) agent: AgentName,
     pub(super) lane: MessageLane,
-    pub(super) size: u64,
-    pub(super) origin: NodeId,
+    pub(super) waiting: WaitingMessage,
 }
 
 /// A message that an agent is handed.
@@ -87,6 +108,8 @@ pub(super) struct MessageEnd {
     pub(super) status: Option<Status>,
     pub(super) head: Vec<u8>,
     pub(super) answer: Vec<u8>,
+    /// How often an agent was handed it, as its sender is told.
+    pub(super) attempts: u32,
 }
 
 pub(super) struct Key<'a>(pub(super) &'a NodeId);
@@ -169,8 +192,8 @@ pub(super) fn send(db: &Connection, own: NodeId, message: &NewMessage) -> Result
     };
     db.prepare_cached(
         "INSERT INTO sent (id, node, target, call, header, body, size, key, state, stored_at, \
-         expires_at, delivered_at, keep, max_attempts) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+         expires_at, delivered_at, keep, max_attempts, agent, sender) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
     )?
     .execute(params![
         Id(&message.id),
@@ -187,6 +210,8 @@ pub(super) fn send(db: &Connection, own: NodeId, message: &NewMessage) -> Result
         here.then_some(message.stored_at.cast_signed()),
         message.keep.cast_signed(),
         message.max_attempts,
+        message.agent.as_str(),
+        message.sender,
     ])?;
     let number = match here {
         true => insert_inbox(db, own, message)?,
@@ -213,8 +238,8 @@ pub(super) fn insert_inbox(
     let inserted = db
         .prepare_cached(
             "INSERT OR IGNORE INTO inbox (origin, id, agent, sender, in_order, call, header, body, \
-             size, state, stored_at, expires_at, max_attempts) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+             size, state, stored_at, expires_at, max_attempts, number) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         )?
         .execute(params![
             Key(&origin),
@@ -230,6 +255,7 @@ pub(super) fn insert_inbox(
             message.stored_at.cast_signed(),
             message.expires_at.cast_signed(),
             message.max_attempts,
+            decided::stored(message.number),
         ])?;
     if inserted == 0 {
         return Ok(None);
@@ -272,7 +298,7 @@ pub(super) fn begin(
             "SELECT seq, origin, id, agent, sender, in_order, size FROM inbox \
              WHERE state IN (1, 2) ORDER BY seq",
         )?
-        .query_map([], open_entry)?
+        .query_map([], |row| open_entry(row, own))?
         .collect::<Result<_>>()?;
     let peers = db
         .prepare(
@@ -295,37 +321,81 @@ fn end_status(state: MessageState, attempts: u32) -> Option<Status> {
     }
 }
 
-fn open_entry(row: &Row<'_>) -> Result<OpenEntry> {
+fn open_entry(row: &Row<'_>, own: NodeId) -> Result<OpenEntry> {
     let number = row.get::<_, i64>("seq")?.cast_unsigned();
-    let origin = node_of(row, "origin")?;
+    let waiting = came(row, own)?;
+    let (origin, sender) = &waiting.sender;
     let lane = match row.get("in_order")? {
-        true => MessageLane::Sender(origin, row.get("sender")?),
+        true => MessageLane::Sender(*origin, sender.clone()),
         false => MessageLane::Alone(number),
     };
     Ok(OpenEntry {
         number,
         agent: agent_of(row)?,
         lane,
-        size: row.get::<_, i64>("size")?.cast_unsigned(),
-        origin,
+        waiting,
     })
 }
 
-/// The next messages for a peer, in their order, and receipts of messages that came from it. They count as offered from now on.
+/// How a message of the inbox is counted, of whose row origin, sender, agent and size were read.
+fn came(row: &Row<'_>, own: NodeId) -> Result<WaitingMessage> {
+    Ok(WaitingMessage {
+        sender: (node_of(row, "origin")?, row.get("sender")?),
+        receiver: (own, row.get("agent")?),
+        size: size_of(row)?,
+    })
+}
+
+/// How a message that is to leave is counted, of whose row node, sender, agent and size were read.
+pub(super) fn leaves(row: &Row<'_>, own: NodeId) -> Result<WaitingMessage> {
+    Ok(WaitingMessage {
+        sender: (own, row.get("sender")?),
+        receiver: (node_of(row, "node")?, row.get("agent")?),
+        size: size_of(row)?,
+    })
+}
+
+fn size_of(row: &Row<'_>) -> Result<u64> {
+    row.get::<_, i64>("size").map(i64::cast_unsigned)
+}
+
+/// What goes to a peer next.
+#[derive(Debug, Default)]
+pub(super) struct NextBatch {
+    pub(super) messages: Vec<OfferedMessage>,
+    /// Whose each of them is.
+    pub(super) lanes: Vec<OfferedLane>,
+    pub(super) receipts: Vec<MessageReceipt>,
+    /// The lowest number of a message that rests although later ones go; 0 where there is none.
+    pub(super) left_out: u64,
+}
+
+/// Whether a row of `sent` is of one of the lanes in a JSON array.
+const RESTS: &str = "sender || char(10) || agent IN (SELECT value FROM json_each(?3))";
+
+/// The next messages for a peer, in their order, but those of lanes that rest, and receipts of messages that came from it. They count as offered
+/// from now on.
 pub(super) fn next_batch(
     db: &Connection,
     peer: NodeId,
+    resting: &[OfferedLane],
     most: usize,
     most_bytes: usize,
-) -> Result<(Vec<OfferedMessage>, Vec<MessageReceipt>)> {
+) -> Result<NextBatch> {
     let mut room = most_bytes;
-    let mut messages = Vec::new();
+    let (mut messages, mut lanes) = (Vec::new(), Vec::new());
     let mut last: i64 = 0;
-    let mut waiting = db.prepare_cached(
-        "SELECT seq, id, call, header, body, max_attempts FROM sent \
-         WHERE node = ?1 AND state = 0 AND withdrawn_at IS NULL ORDER BY seq LIMIT ?2",
-    )?;
-    let mut rows = waiting.query(params![Key(&peer), most as i64])?;
+    let resting: serde_json::Value = resting
+        .iter()
+        .map(|OfferedLane { sender, agent }| format!("{sender}\n{agent}"))
+        .collect();
+    let resting = resting.to_string();
+    let mut waiting = db.prepare_cached(&format!(
+        "SELECT seq, id, call, header, body, max_attempts, sender, agent FROM sent \
+         WHERE node = ?1 AND state = 0 AND withdrawn_at IS NULL AND NOT ({RESTS}) \
+         ORDER BY seq LIMIT ?2"
+    ))?;
+    let mut rows = waiting.query(params![Key(&peer), most as i64, resting])?;
     while let Some(row) = rows.next()? {
         let seq: i64 = row.get("seq")?;
         let message = OfferedMessage {
@@ -343,13 +413,23 @@ pub(super) fn next_batch(
         room = room.saturating_sub(size);
         last = seq;
         messages.push(message);
+        lanes.push(OfferedLane {
+            sender: row.get("sender")?,
+            agent: row.get("agent")?,
+        });
     }
     drop(rows);
-    db.prepare_cached(
+    db.prepare_cached(&format!(
         "UPDATE sent SET offered = 1 WHERE node = ?1 AND state = 0 AND seq <= ?2 AND offered = 0 \
-         AND withdrawn_at IS NULL",
-    )?
-    .execute(params![Key(&peer), last])?;
+         AND withdrawn_at IS NULL AND NOT ({RESTS})"
+    ))?
+    .execute(params![Key(&peer), last, resting])?;
+    let left_out: Option<i64> = db
+        .prepare_cached(&format!(
+            "SELECT min(seq) FROM sent WHERE node = ?1 AND state = 0 \
+             AND withdrawn_at IS NULL AND seq < ?2 AND {RESTS}"
+        ))?
+        .query_row(params![Key(&peer), last, resting], |row| row.get(0))?;
     let mut receipts = Vec::new();
     let mut ended = db.prepare_cached(
         "SELECT id, state, attempts, status, head, answer FROM inbox \
@@ -372,7 +452,12 @@ pub(super) fn next_batch(
         room = room.saturating_sub(size);
         receipts.push(receipt);
     }
-    Ok((messages, receipts))
+    Ok(NextBatch {
+        messages,
+        lanes,
+        receipts,
+        left_out: left_out.unwrap_or(0).cast_unsigned(),
+    })
 }
 
 /// Whether a peer has messages of this node of which it has not said yet how they ended.
@@ -392,39 +477,55 @@ pub(super) fn note_told(db: &Connection, peer: NodeId, receipts: &[MessageId]) -
     Ok(())
 }
 
-/// Something is known of a message that was sent to `peer`. Returns its size where it waited to leave and does so no more.
+/// What follows from what is known now of a message that was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LearnedMessage {
+    /// How it was counted while it waited to leave.
+    pub(super) message: WaitingMessage,
+    /// It waits to leave no more.
+    pub(super) left: bool,
+    /// It has its end.
+    pub(super) ended: bool,
+}
+
+/// Something is known of a message that was sent to `peer`. Returns what follows, if it changes anything.
 pub(super) fn learn(
     db: &Connection,
+    own: NodeId,
     peer: NodeId,
     id: MessageId,
     news: SenderNews,
     end: &MessageEnd,
-    attempts: u32,
     now: u64,
-) -> Result<Option<u64>> {
+) -> Result<Option<LearnedMessage>> {
     let known = db
-        .prepare_cached("SELECT seq, state, size FROM sent WHERE id = ?1 AND node = ?2")?
+        .prepare_cached(
+            "SELECT seq, state, node, sender, agent, size FROM sent WHERE id = ?1 AND node = ?2",
+        )?
         .query_row(params![Id(&id), Key(&peer)], |row| {
-            let size = row.get::<_, i64>("size")?.cast_unsigned();
-            Ok((row.get("seq")?, state_of(row, "state")?, size))
+            Ok((row.get("seq")?, state_of(row, "state")?, leaves(row, own)?))
         })
         .optional()?;
-    let Some((seq, before, size)) = known else {
+    let Some((seq, before, waiting)) = known else {
         return Ok(None);
     };
     let Some(next) = sender_state(before, news) else {
         return Ok(None);
     };
-    let left = (before == MessageState::Stored).then_some(size);
-    if left.is_some() {
-        bodies::remove(db, BodyOf::Sent, seq, size)?;
+    let learned = LearnedMessage {
+        message: waiting,
+        left: before == MessageState::Stored,
+        ended: next.is_final(),
+    };
+    if learned.left {
+        bodies::remove(db, BodyOf::Sent, seq, learned.message.size)?;
     }
     if !next.is_final() {
         db.prepare_cached(
             "UPDATE sent SET state = ?2, delivered_at = ?3, header = x'', body = x'' WHERE seq = ?1",
         )?
         .execute(params![seq, next as u8, now.cast_signed()])?;
-        return Ok(left);
+        return Ok(Some(learned));
     }
     db.prepare_cached(
         "UPDATE sent SET state = ?2, attempts = ?3, ended_at = ?4, status = ?5, head = ?6, answer = ?7, \
@@ -433,13 +534,13 @@ pub(super) fn learn(
     .execute(params![
         seq,
         next as u8,
-        attempts,
+        end.attempts,
         now.cast_signed(),
         written(end.status.as_ref()),
         end.head,
         end.answer,
     ])?;
-    Ok(left)
+    Ok(Some(learned))
 }
 
 /// A hub holds a sealed copy of these for a peer; the first time counts.
@@ -486,10 +587,10 @@ pub(super) fn take(db: &Connection, number: MessageNumber) -> Result<Option<Take
 }
 
 /// What was written down of an attempt that is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SettledAttempt {
-    /// The message has its end: its sender's node and its size, unless it had one before.
-    Ended(Option<(NodeId, u64)>),
+    /// The message has its end: how it was counted, unless it had one before.
+    Ended(Option<WaitingMessage>),
     /// It is handed over again after this time.
     Again(std::time::Duration),
 }
@@ -554,8 +655,8 @@ fn give_back(db: &Connection, number: MessageNumber) -> Result<()> {
     Ok(())
 }
 
-/// A message of the inbox has its end; that of a program of this machine has it at its sender at once. Returns its origin and size,
-/// or `None` where it had an end already.
+/// A message of the inbox has its end; that of a program of this machine has it at its sender at once. Returns how it was counted, or
+/// `None` where it had an end already.
 pub(super) fn end_message(
     db: &Connection,
     own: NodeId,
@@ -563,14 +664,14 @@ pub(super) fn end_message(
     state: MessageState,
     end: &MessageEnd,
     now: u64,
-) -> Result<Option<(NodeId, u64)>> {
+) -> Result<Option<WaitingMessage>> {
     // What was given up may be tried again by hand.
     let keeps_body = matches!(state, MessageState::Dead | MessageState::Unknown);
     let ended = db
         .prepare_cached(
             "UPDATE inbox SET state = ?2, ended_at = ?3, status = ?4, head = ?5, answer = ?6, \
              body = CASE WHEN ?7 THEN body ELSE x'' END WHERE seq = ?1 AND ended_at IS NULL \
-             RETURNING origin, id, size, attempts",
+             RETURNING origin, id, sender, agent, size, attempts",
         )?
         .query_row(
             params![
@@ -582,37 +683,34 @@ pub(super) fn end_message(
                 end.answer,
                 keeps_body,
             ],
-            |row| {
-                let size = row.get::<_, i64>("size")?.cast_unsigned();
-                Ok((
-                    node_of(row, "origin")?,
-                    id_of(row)?,
-                    size,
-                    row.get("attempts")?,
-                ))
-            },
+            |row| Ok((id_of(row)?, came(row, own)?, row.get("attempts")?)),
         )
         .optional()?;
-    let Some((origin, id, size, attempts)) = ended else {
+    let Some((id, waiting, attempts)) = ended else {
         return Ok(None);
     };
     if !keeps_body {
-        bodies::remove(db, BodyOf::Inbox, number.cast_signed(), size)?;
+        bodies::remove(db, BodyOf::Inbox, number.cast_signed(), waiting.size)?;
     }
-    if origin == own {
-        learn(db, own, id, SenderNews::Receipt(state), end, attempts, now)?;
+    if waiting.sender.0 == own {
+        let news = SenderNews::Receipt(state);
+        let end = MessageEnd {
+            attempts,
+            ..end.clone()
+        };
+        learn(db, own, own, id, news, &end, now)?;
         note_told(db, own, &[id])?;
     }
-    Ok(Some((origin, size)))
+    Ok(Some(waiting))
 }
 
 /// What has its end since its time is up.
 #[derive(Debug, Default)]
 pub(super) struct Expired {
-    /// In the inbox: number, sender's node and size.
-    pub(super) came: Vec<(MessageNumber, NodeId, u64)>,
-    /// Of what waited to leave: receiver's node and size.
-    pub(super) sent: Vec<(NodeId, u64)>,
+    /// In the inbox: each with its number.
+    pub(super) came: Vec<(MessageNumber, WaitingMessage)>,
+    /// Of what waited to leave.
+    pub(super) sent: Vec<WaitingMessage>,
 }
 
 /// Gives up what waits and whose time is up, a thousand of each at most.
@@ -626,11 +724,8 @@ pub(super) fn expire(db: &Connection, own: NodeId, now: u64) -> Result<Expired> 
     let mut expired = Expired::default();
     for number in late {
         let end = MessageEnd::default();
-        if let Some((origin, size)) =
-            end_message(db, own, number, MessageState::Expired, &end, now)?
-        {
-            expired.came.push((number, origin, size));
-        }
+        let ended = end_message(db, own, number, MessageState::Expired, &end, now)?;
+        expired.came.extend(ended.map(|ended| (number, ended)));
     }
     let late: Vec<(MessageId, NodeId, bool)> = db
         .prepare_cached(
@@ -642,21 +737,17 @@ pub(super) fn expire(db: &Connection, own: NodeId, now: u64) -> Result<Expired> 
         .collect::<Result<_>>()?;
     for (id, peer, offered) in late {
         let news = SenderNews::Expired { offered };
-        let left = learn(db, peer, id, news, &MessageEnd::default(), 0, now)?;
-        expired.sent.extend(left.map(|size| (peer, size)));
+        let learned = learn(db, own, peer, id, news, &MessageEnd::default(), now)?;
+        let left = learned.filter(|learned| learned.left);
+        expired.sent.extend(left.map(|learned| learned.message));
     }
     Ok(expired)
 }
 
-/// What waits to leave: for which node, and how large.
-pub(super) fn leaving(db: &Connection) -> Result<Vec<(NodeId, u64)>> {
-    db.prepare("SELECT node, size FROM sent WHERE state = 0")?
-        .query_map([], |row| {
-            Ok((
-                node_of(row, "node")?,
-                row.get::<_, i64>("size")?.cast_unsigned(),
-            ))
-        })?
+/// What waits to leave.
+pub(super) fn leaving(db: &Connection, own: NodeId) -> Result<Vec<WaitingMessage>> {
+    db.prepare("SELECT node, sender, agent, size FROM sent WHERE state = 0")?
+        .query_map([], |row| leaves(row, own))?
         .collect()
 }
 
@@ -677,21 +768,21 @@ pub(super) fn next_expiry(db: &Connection) -> Result<Option<u64>> {
     Ok(next.map(i64::cast_unsigned))
 }
 
-/// Forgets what was sent and is kept no longer, and what came and ended before a time, and whose sender knows it.
+/// Forgets what was sent and is kept no longer, and what came and ended before a time, and whose sender knows it; but not what was decided
+/// before something older of its sender was.
 pub(super) fn forget(db: &Connection, now: u64, came_before: u64) -> Result<()> {
     db.execute(
         "DELETE FROM sent WHERE ended_at IS NOT NULL AND ended_at + keep < ?1",
         [now.cast_signed()],
     )?;
     let came_before = [came_before.cast_signed()];
+    let old = "told = 1 AND ended_at < ?1 AND (number = 0 OR number <= \
+         coalesce((SELECT number FROM decided WHERE decided.origin = inbox.origin), 0))";
     db.execute(
-        "DELETE FROM inbox_body WHERE seq IN (SELECT seq FROM inbox WHERE told = 1 AND ended_at < ?1)",
+        &format!("DELETE FROM inbox_body WHERE seq IN (SELECT seq FROM inbox WHERE {old})"),
         came_before,
     )?;
-    db.execute(
-        "DELETE FROM inbox WHERE told = 1 AND ended_at < ?1",
-        came_before,
-    )?;
+    db.execute(&format!("DELETE FROM inbox WHERE {old}"), came_before)?;
     Ok(())
 }
 
@@ -874,45 +965,50 @@ pub(super) fn open_number(db: &Connection, id: MessageId) -> Result<Option<Messa
 }
 
 /// A message that was given up waits again, as if it had just come.
-pub(super) fn retry(db: &Connection, id: MessageId, now: u64) -> Result<Option<OpenEntry>> {
+pub(super) fn retry(
+    db: &Connection,
+    own: NodeId,
+    id: MessageId,
+    now: u64,
+) -> Result<Option<OpenEntry>> {
     db.prepare_cached(
         "UPDATE inbox SET state = 1, attempts = 0, withdrawn = 0, ended_at = NULL, status = NULL, \
          expires_at = ?2 + max(expires_at - stored_at, 0), stored_at = ?2 \
          WHERE id = ?1 AND state IN (5, 7) \
          RETURNING seq, origin, id, agent, sender, in_order, size",
     )?
-    .query_row(params![Id(&id), now.cast_signed()], open_entry)
+    .query_row(params![Id(&id), now.cast_signed()], |row| {
+        open_entry(row, own)
+    })
     .optional()
 }
 
-/// Removes a message that was given up here, or was sent from here and never left. Returns whether there was one, and of the latter where it was
-/// to go and its size.
-pub(super) fn remove(db: &Connection, id: MessageId) -> Result<(bool, Option<(NodeId, u64)>)> {
-    let size_of = |row: &Row<'_>| {
-        let size = row.get::<_, i64>("size")?.cast_unsigned();
-        Ok((row.get("seq")?, size))
-    };
+/// Removes a message that was given up here, or was sent from here and never left. Returns whether there was one, and of the latter how it
+/// was counted.
+pub(super) fn remove(
+    db: &Connection,
+    own: NodeId,
+    id: MessageId,
+) -> Result<(bool, Option<WaitingMessage>)> {
     let came = db
         .prepare_cached(
             "UPDATE inbox SET state = 8, body = x'' WHERE id = ?1 AND state IN (5, 7) RETURNING seq, size",
         )?
-        .query_row([Id(&id)], size_of)
+        .query_row([Id(&id)], |row| Ok((row.get("seq")?, size_of(row)?)))
         .optional()?;
     if let Some((seq, size)) = came {
         bodies::remove(db, BodyOf::Inbox, seq, size)?;
     }
     let left = db
         .prepare_cached(
-            "DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0 RETURNING seq, node, size",
+            "DELETE FROM sent WHERE id = ?1 AND state = 0 AND offered = 0 \
+             RETURNING seq, node, sender, agent, size",
         )?
-        .query_row([Id(&id)], |row| Ok((node_of(row, "node")?, size_of(row)?)))
+        .query_row([Id(&id)], |row| Ok((row.get("seq")?, leaves(row, own)?)))
         .optional()?;
-    let left = match left {
-        None => None,
-        Some((node, (seq, size))) => {
-            bodies::remove(db, BodyOf::Sent, seq, size)?;
-            Some((node, size))
-        }
-    };
+    if let Some((seq, waiting)) = &left {
+        bodies::remove(db, BodyOf::Sent, *seq, waiting.size)?;
+    }
+    let left = left.map(|(_, waiting): (i64, _)| waiting);
     Ok((came.is_some() || left.is_some(), left))
 }

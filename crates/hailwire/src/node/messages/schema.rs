@@ -6,7 +6,7 @@
 pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS sent (
         seq INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE, node BLOB NOT NULL,
-        target TEXT NOT NULL, call INTEGER NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL,
+        target TEXT NOT NULL, agent TEXT NOT NULL, sender TEXT NOT NULL, call INTEGER NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL,
         size INTEGER NOT NULL, key TEXT, state INTEGER NOT NULL, offered INTEGER NOT NULL DEFAULT 0,
         attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
         held_at INTEGER, delivered_at INTEGER, ended_at INTEGER, status BLOB, head BLOB, answer BLOB,
@@ -28,7 +28,7 @@ pub(super) const SCHEMA: &str = "
         attempts INTEGER NOT NULL DEFAULT 0, stored_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
         ended_at INTEGER, status BLOB, head BLOB, answer BLOB, told INTEGER NOT NULL DEFAULT 0,
         max_attempts INTEGER NOT NULL DEFAULT 0, withdrawn INTEGER NOT NULL DEFAULT 0,
-        remembered INTEGER NOT NULL DEFAULT 0,
+        remembered INTEGER NOT NULL DEFAULT 0, number INTEGER NOT NULL DEFAULT 0,
         UNIQUE (origin, id)) STRICT;
     CREATE TABLE IF NOT EXISTS decided (origin BLOB PRIMARY KEY, number INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS sent_body (seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;

@@ -88,6 +88,7 @@ fn message(own: &Side, to: NodeId, draws: &mut Draws) -> NewMessage {
         expires_at: own.now + draws.below(millis(FURTHEST)) + 1,
         keep: millis(KEPT_AFTER_END),
         max_attempts: 0,
+        number: 0,
     }
 }
 
@@ -103,8 +104,8 @@ struct Known {
 }
 
 fn exchange(desk: &mut Side, laptop: &mut Side, known: &mut Known, draws: &mut Draws) {
-    let (offered, _) = rows::next_batch(&desk.db, laptop.own, 16, 1 << 20).unwrap();
-    for offer in offered {
+    let next = rows::next_batch(&desk.db, laptop.own, &[], 16, 1 << 20).unwrap();
+    for offer in next.messages {
         let id = offer.id;
         let mut copy = message(laptop, laptop.own, draws);
         copy.id = id;
@@ -118,23 +119,19 @@ fn exchange(desk: &mut Side, laptop: &mut Side, known: &mut Known, draws: &mut D
         // The answer may be lost.
         if draws.below(3) > 0 {
             let end = MessageEnd::default();
-            rows::learn(
-                &desk.db,
-                laptop.own,
-                id,
-                SenderNews::Kept,
-                &end,
-                0,
-                desk.now,
-            )
-            .unwrap();
+            let (own, peer) = (desk.own, laptop.own);
+            rows::learn(&desk.db, own, peer, id, SenderNews::Kept, &end, desk.now).unwrap();
         }
     }
-    let (_, receipts) = rows::next_batch(&laptop.db, desk.own, 16, 1 << 20).unwrap();
-    for MessageReceipt { id, state, .. } in receipts {
+    let next = rows::next_batch(&laptop.db, desk.own, &[], 16, 1 << 20).unwrap();
+    for MessageReceipt { id, state, .. } in next.receipts {
         let news = SenderNews::Receipt(state);
-        let end = MessageEnd::default();
-        rows::learn(&desk.db, laptop.own, id, news, &end, 1, desk.now).unwrap();
+        let end = MessageEnd {
+            attempts: 1,
+            ..MessageEnd::default()
+        };
+        let (own, peer) = (desk.own, laptop.own);
+        rows::learn(&desk.db, own, peer, id, news, &end, desk.now).unwrap();
         if draws.below(3) > 0 {
             rows::note_told(&laptop.db, desk.own, &[id]).unwrap();
         }

@@ -4,6 +4,7 @@
 use hailwire_core::{
     delivery::{SenderNews, Withdrawal, sender_state, withdrawal},
     inbox_schedule::MessageNumber,
+    message_quotas::WaitingMessage,
 };
 use hailwire_wire::{
     Code, NodeId, Status,
@@ -12,7 +13,7 @@ use hailwire_wire::{
 use rusqlite::{Connection, OptionalExtension as _, Result, params};
 
 use super::{
-    Messages, locked, now_ms,
+    Messages, decided, locked, now_ms,
     rows::{self, Id, Key, MessageEnd, id_of, node_of, state_of},
 };
 use crate::{
@@ -33,33 +34,36 @@ pub(super) fn cancelled_status(attempts: u32) -> Status {
 }
 
 /// What became of a wish to withdraw.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum SenderWithdrawal {
     /// Nothing of this id was sent from here.
     NotSent,
     /// It has its end, this one.
     TooLate(MessageState),
-    /// It never left, and has its end now. Its receiver and size.
-    Ended(NodeId, u64),
+    /// It never left, and has its end now.
+    Ended(WaitingMessage),
     /// The receiver's node is to be told; it is this one where that has the message.
     Tell(NodeId),
 }
 
 /// Writes down that a message that was sent from here is wanted no more.
-fn withdraw_sent(db: &Connection, id: MessageId, now: u64) -> Result<SenderWithdrawal> {
+fn withdraw_sent(
+    db: &Connection,
+    own: NodeId,
+    id: MessageId,
+    now: u64,
+) -> Result<SenderWithdrawal> {
     let known = db
-        .prepare_cached("SELECT node, state, offered, size FROM sent WHERE id = ?1")?
+        .prepare_cached("SELECT node, state, offered FROM sent WHERE id = ?1")?
         .query_row([Id(&id)], |row| {
-            let size = row.get::<_, i64>("size")?.cast_unsigned();
             Ok((
                 node_of(row, "node")?,
                 state_of(row, "state")?,
                 row.get("offered")?,
-                size,
             ))
         })
         .optional()?;
-    let Some((node, state, offered, size)) = known else {
+    let Some((node, state, offered)) = known else {
         return Ok(SenderWithdrawal::NotSent);
     };
     if state.is_final() {
@@ -75,9 +79,11 @@ fn withdraw_sent(db: &Connection, id: MessageId, now: u64) -> Result<SenderWithd
         status: Some(cancelled_status(0)),
         ..MessageEnd::default()
     };
-    rows::learn(db, node, id, news, &end, 0, now)?;
+    let learned = rows::learn(db, own, node, id, news, &end, now)?;
     told(db, node, &[id])?;
-    Ok(SenderWithdrawal::Ended(node, size))
+    let left = learned.filter(|learned| learned.left);
+    let cancelled = SenderWithdrawal::TooLate(MessageState::Cancelled);
+    Ok(left.map_or(cancelled, |left| SenderWithdrawal::Ended(left.message)))
 }
 
 /// The messages that are wanted no more and of which a peer is to be told, in their order.
@@ -104,8 +110,8 @@ pub(super) fn told(db: &Connection, peer: NodeId, ids: &[MessageId]) -> Result<(
 pub(super) struct Withdrawn {
     /// For each withdrawal whether it is written down.
     pub(super) statuses: Vec<Status>,
-    /// Messages that have their end now, with their sizes.
-    ended: Vec<(MessageNumber, u64)>,
+    /// Messages that have their end now.
+    ended: Vec<(MessageNumber, WaitingMessage)>,
     /// Messages whose attempt is to be cut short.
     interrupted: Vec<MessageNumber>,
     /// Some never came, and wait to be told as ended.
@@ -163,9 +169,7 @@ pub(super) fn receive(
                 };
                 let cancelled = MessageState::Cancelled;
                 let ended = rows::end_message(db, own, number, cancelled, &end, now)?;
-                withdrawn
-                    .ended
-                    .extend(ended.map(|(_, size)| (number, size)));
+                withdrawn.ended.extend(ended.map(|ended| (number, ended)));
             }
             Withdrawal::Interrupt => {
                 db.prepare_cached("UPDATE inbox SET withdrawn = 1 WHERE seq = ?1")?
@@ -220,15 +224,17 @@ fn remember(
 pub(super) fn remember_refused(
     db: &Connection,
     origin: NodeId,
-    refused: &[(MessageId, Status)],
+    refused: &[&(u64, MessageId, Status)],
     now: u64,
 ) -> Result<()> {
     if refused.is_empty() {
         return Ok(());
     }
     let room = REMEMBERED.saturating_sub(remembered_of(db, origin)?);
-    for (id, status) in refused.iter().take(room) {
+    for (number, id, status) in refused.iter().take(room) {
         remember(db, origin, *id, MessageState::Dead, status, now)?;
+        db.prepare_cached("UPDATE inbox SET number = ?3 WHERE origin = ?1 AND id = ?2")?
+            .execute(params![Key(&origin), Id(id), decided::stored(*number)])?;
     }
     Ok(())
 }
@@ -236,8 +242,8 @@ pub(super) fn remember_refused(
 impl Messages {
     /// Does what follows from withdrawals that are on disk.
     pub(super) async fn carry_out(&self, own: NodeId, origin: NodeId, withdrawn: &Withdrawn) {
-        for (number, size) in &withdrawn.ended {
-            self.ended(own, *number, origin, *size);
+        for (number, ended) in &withdrawn.ended {
+            self.ended(own, *number, ended);
         }
         if withdrawn.remembered && origin != own {
             self.wait_for_peer(origin);
@@ -269,7 +275,7 @@ pub(in crate::node) async fn cancel(
     let (messages, own) = (&node.messages, node.id());
     let asked = messages.store.run(move |db| {
         let now = now_ms();
-        let asked = withdraw_sent(db, id, now)?;
+        let asked = withdraw_sent(db, own, id, now)?;
         let here = match asked {
             SenderWithdrawal::Tell(receiver) if receiver == own => {
                 told(db, own, &[id])?;
@@ -291,7 +297,7 @@ pub(in crate::node) async fn cancel(
                 .with_hint("`hail task status ID` shows what became of it"));
         }
         SenderWithdrawal::TooLate(_) => {}
-        SenderWithdrawal::Ended(receiver, size) => messages.left(vec![(receiver, size)]),
+        SenderWithdrawal::Ended(left) => messages.left(&[left]),
         SenderWithdrawal::Tell(receiver) if receiver != own => messages.wait_for_peer(receiver),
         SenderWithdrawal::Tell(_) => {}
     }

@@ -61,9 +61,12 @@ async fn a_far_side_that_is_going_away_gets_no_new_work_and_finishes_what_runs()
 
     assert!(!test.session.takes_work() && !test.session.is_closed());
     let refused = test.call(Body::empty());
-    let status = Status::new(Code::Unavailable, "the far side is shutting down");
+    let status = Status::new(
+        Code::Unavailable,
+        "the far side takes no more calls on this connection",
+    );
     assert_eq!(refused.await.unwrap_err(), status);
-    let relayed = test.session.open_raw(FrameKind::CALL, &to("echo")).await;
+    let relayed = test.relay(&to("echo")).await;
     assert_eq!(relayed.unwrap_err(), status);
     let answer = [(FrameKind::DATA, &b"done"[..]), (FrameKind::END, b"")];
     stream.write(&answer).await;

@@ -113,6 +113,12 @@ impl TestSession {
     async fn call(&self, body: Body) -> Result<ExpectedAnswer, Status> {
         self.session.open(FrameKind::CALL, &to("echo"), body).await
     }
+
+    /// A call that this side passes on.
+    async fn relay(&self, header: &CallHeader) -> Result<(), Status> {
+        let stream = self.session.open_stream(header.priority).await?;
+        stream.relay(FrameKind::CALL, header).await.map(drop)
+    }
 }
 
 /// The far side of a session.

@@ -115,7 +115,7 @@ async fn a_header_past_a_bound_is_refused_here_and_leaves_no_stream_open() {
         let opened = test.session.open(FrameKind::CALL, &header, Body::empty());
         let refused = opened.await.unwrap_err();
         assert_eq!(refused, Status::new(Code::InvalidArgument, why));
-        let relayed = test.session.open_raw(FrameKind::CALL, &header).await;
+        let relayed = test.relay(&header).await;
         assert_eq!(relayed.unwrap_err(), refused);
     }
     assert_eq!(test.session.in_flight(), 0);
