@@ -220,6 +220,7 @@ HEADERS = {
         "overflow": (integer(32), 0),
         "pinned_ms": (integer(64), 0),
         "slow_start_ms": (integer(64), 0),
+        "max_waiting": (integer(32), None),
     },
     "offers": {
         "agents": (lambda v: isinstance(v, list), REQUIRED),

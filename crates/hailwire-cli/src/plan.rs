@@ -751,6 +751,7 @@ fn agent_spec(args: agent::ServeRunArgs) -> Result<AgentSpec, CommandFailure> {
         version: args.agent_version.unwrap_or_default(),
         schema: args.schema.as_deref().map(absolute).transpose()?,
         max,
+        queue: args.queue,
         place: GroupPlace {
             priority: args.group_priority.unwrap_or(0),
             overflow: args.overflow.unwrap_or(0),

@@ -57,7 +57,7 @@ impl DeliveryPolicy {
 }
 
 /// How one attempt to hand a message to its agent ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttemptOutcome {
     /// No agent took it: it counts as no attempt.
     NotBegun,

@@ -46,6 +46,7 @@ pub mod additional_connections;
 pub mod admission;
 pub mod backoff;
 pub mod call_attempts;
+pub mod call_queue;
 mod carrier;
 pub mod carrier_choice;
 pub mod delivery;

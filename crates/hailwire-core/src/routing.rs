@@ -5,12 +5,14 @@
 //! another. A call that names no node is searched for ([`RouteSearch`]): it goes to a local member of the name if one has room,
 //! else to a connected peer that offers it, else to a node that is asked for it.
 
-use hailwire_wire::{Address, AgentName, CallHeader, Code, NodeId, Status, address::NodeRef};
+use hailwire_wire::{
+    Address, AgentName, CallHeader, Code, NodeId, Priority, Status, address::NodeRef,
+};
 
 use crate::Carrier;
 
 /// Where a call came from, by the carrier that it came on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallOrigin {
     /// A program on this machine.
     Local,
@@ -29,6 +31,8 @@ pub struct RouteRequest {
     pub member: u64,
     /// What it has in common with the calls that are to go to the same member, if it says so.
     pub affinity: Option<String>,
+    /// How urgent it is, where calls wait for a member.
+    pub priority: Priority,
     /// It does no harm to make it twice, so it may travel in a first flight.
     pub replayable: bool,
 }
@@ -64,6 +68,7 @@ impl RouteRequest {
             affinity: Some(&header.affinity)
                 .filter(|key| !key.is_empty())
                 .cloned(),
+            priority: header.priority,
             replayable: !header.idempotency_key.is_empty(),
         })
     }

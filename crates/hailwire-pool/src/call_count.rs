@@ -62,9 +62,12 @@ impl CallCount {
     }
 
     /// Counts one less. Whether it was the last of a closed one.
+    ///
+    /// In the one order that all threads see, with [`CallCount::has_room`]: who says that it waits and then finds no room is heard by whoever gives
+    /// back next ([`SlotWatch`](crate::SlotWatch)).
     #[inline]
     pub(crate) fn give_back(&self) -> bool {
-        self.count.fetch_sub(1, Ordering::AcqRel) == CLOSED | 1
+        self.count.fetch_sub(1, Ordering::SeqCst) == CLOSED | 1
     }
 
     #[inline]
@@ -74,7 +77,7 @@ impl CallCount {
 
     /// Whether one more would be within the bound.
     pub(crate) fn has_room(&self) -> bool {
-        self.get() < self.max.load(Ordering::Acquire)
+        self.count.load(Ordering::SeqCst) & !CLOSED < self.max.load(Ordering::Acquire)
     }
 
     /// What is counted beyond stays.

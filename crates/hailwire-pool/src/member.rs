@@ -4,7 +4,10 @@
 //! flight, health, weight, when it was last seen) lies in atomics.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,6 +20,7 @@ use crate::{
     outlier::{CallTally, OutlierCell, OutlierConfig},
     priority::PriorityPolicy,
     rendezvous::MemberPlace,
+    slot_watch::SlotWatch,
     weight::WeightCell,
 };
 
@@ -81,6 +85,7 @@ pub struct Member<K, V> {
     outlier: OutlierCell,
     weight: WeightCell,
     leaving: AtomicBool,
+    watch: Option<Arc<dyn SlotWatch>>,
     /// Told it by its pool, where each has another; never 0.
     serial: u64,
 }
@@ -92,6 +97,7 @@ impl<K, V> Member<K, V> {
         serial: u64,
         config: MemberConfig,
         health_config: HealthConfig,
+        watch: Option<Arc<dyn SlotWatch>>,
     ) -> Self {
         Self {
             key,
@@ -105,6 +111,7 @@ impl<K, V> Member<K, V> {
             outlier: OutlierCell::default(),
             weight: WeightCell::new(config.stands_for, config.slow_start, config.joined),
             leaving: AtomicBool::new(false),
+            watch,
             serial,
         }
     }
@@ -294,6 +301,9 @@ impl<K, V> Member<K, V> {
 
     pub(crate) fn give_slot_back(&self) {
         self.in_flight.give_back();
+        if let Some(watch) = &self.watch {
+            watch.slot_freed();
+        }
     }
 
     pub(crate) fn abandon(&self, probe: ProbeClaim) {

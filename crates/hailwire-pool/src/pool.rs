@@ -28,6 +28,7 @@ use crate::{
     priority::{GroupPin, PriorityPolicy},
     rendezvous::AffinityKey,
     scramble::scramble,
+    slot_watch::SlotWatch,
     strategy::Strategy,
     weight::WHOLE,
 };
@@ -107,6 +108,7 @@ pub struct Pool<K, V> {
     serial: AtomicU64,
     looks: OutlierLooks,
     pin: GroupPin,
+    watch: Option<Arc<dyn SlotWatch>>,
 }
 
 impl<K, V> Default for Pool<K, V> {
@@ -126,7 +128,25 @@ impl<K, V> Pool<K, V> {
             serial: AtomicU64::new(0),
             looks: OutlierLooks::default(),
             pin: GroupPin::default(),
+            watch: None,
         }
+    }
+
+    /// An empty group that tells of each place which becomes free.
+    #[must_use]
+    pub fn watched(config: PoolConfig, watch: Arc<dyn SlotWatch>) -> Self {
+        Self {
+            watch: Some(watch),
+            ..Self::new(config)
+        }
+    }
+
+    /// Whether a member is in service and has room for another call, of those that `accept` does not refuse. With [`SlotWatch`], whoever says first that
+    /// it waits and then looks here misses no place.
+    pub fn has_room_where(&self, now: Duration, accept: impl Fn(&Member<K, V>) -> bool) -> bool {
+        let table = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let mut members = table.list.iter();
+        members.any(|member| accept(member) && eligible(member, now).is_ok())
     }
 
     /// The members as they are now, in the order in which they joined.
@@ -247,6 +267,26 @@ impl<K, V> Pool<K, V> {
                 return Ok(Lease::new(Arc::clone(member), probe));
             }
         }
+    }
+
+    /// The member that a key has its work go to which can wait for it: as [`Pool::pick_affine`], but room does not count and nothing is taken.
+    /// `None` where there is no member, or `accept` refuses all of them.
+    pub fn affine_member(
+        &self,
+        now: Duration,
+        key: AffinityKey,
+        accept: impl Fn(&Member<K, V>) -> bool,
+    ) -> Option<Arc<Member<K, V>>> {
+        let table = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let members = table.list.iter().filter(|member| accept(member));
+        let best = members.max_by_key(|member| {
+            let in_service = match eligible(member, now) {
+                Ok(Eligible { last, .. }) => !last,
+                Err(why) => why == NoMember::Full,
+            };
+            (in_service, key.score(member.place()))
+        });
+        best.map(Arc::clone)
     }
 
     /// Of the pinned members, the one that has the calls; nothing where none is in service.
@@ -449,7 +489,8 @@ impl<K: Eq, V> Pool<K, V> {
     /// Cost: the list is copied, which is meant for changes that are rare beside picks.
     pub fn insert(&self, key: K, value: V, config: MemberConfig) -> Arc<Member<K, V>> {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
-        let member = Member::new(key, value, serial, config, self.config.health);
+        let health = self.config.health;
+        let member = Member::new(key, value, serial, config, health, self.watch.clone());
         let member = Arc::new(member);
         self.exchange(
             |list| match list.iter_mut().find(|old| old.key() == member.key()) {
@@ -457,6 +498,9 @@ impl<K: Eq, V> Pool<K, V> {
                 None => list.push(Arc::clone(&member)),
             },
         );
+        if let Some(watch) = &self.watch {
+            watch.slot_freed();
+        }
         member
     }
 

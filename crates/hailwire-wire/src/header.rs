@@ -293,7 +293,7 @@ pub struct RegisterHeader {
     /// The agent's own version; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// Calls that it takes at once; further ones are refused with `resource_exhausted`. 0 means no
+    /// Calls that it takes at once; further ones wait, as many as [`RegisterHeader::max_waiting`] says. 0 means no
     /// bound of its own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_concurrency: u32,
@@ -320,6 +320,10 @@ pub struct RegisterHeader {
     /// [`limits::MAX_GROUP_MS`].
     #[serde(default, skip_serializing_if = "is_zero_u64")]
     pub slow_start_ms: u64,
+    /// Calls that may wait at the node until a member of the group takes another one; further ones are refused with `resource_exhausted`. 0 for none;
+    /// absent for [`limits::DEFAULT_WAITING_CALLS`]. At most [`limits::MAX_WAITING_CALLS`]. Of several members the highest counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_waiting: Option<u32>,
 }
 
 #[expect(

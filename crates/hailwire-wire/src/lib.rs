@@ -27,6 +27,7 @@
 //! | [`directory`] | requests to a hub, their answers and their permission |
 //! | [`lease`] | which of several programs leads: requests to a hub and their answers |
 //! | [`stun`] | how a hub tells what a NAT does |
+//! | [`priority_shares`] | which priority is served next where several wait |
 //! | [`shown`] | foreign text, made fit to be shown |
 //! | [`limits`] | every bound, in one place |
 
@@ -43,6 +44,7 @@ pub mod limits;
 pub mod messages;
 pub mod mux;
 pub mod offers;
+pub mod priority_shares;
 pub mod record;
 pub mod shown;
 pub mod signed;

@@ -76,6 +76,12 @@ pub const MAX_SCHEMA: usize = 48 * 1024;
 /// Milliseconds that an agent may say of its place in a group: of its slow start, and of how long it is pinned without a call. An hour.
 pub const MAX_GROUP_MS: u64 = 3_600_000;
 
+/// Calls that wait for a place in an agent, which says how many it takes at once, where the agent does not say how many may.
+pub const DEFAULT_WAITING_CALLS: u32 = 1024;
+
+/// Most calls that an agent may let wait.
+pub const MAX_WAITING_CALLS: u32 = 4096;
+
 /// Most bytes that the schemas of all agents of one node take: 4 KiB for each of [`MAX_AGENTS_PER_NODE`].
 pub const MAX_SCHEMAS: usize = 4 * 1024 * 1024;
 

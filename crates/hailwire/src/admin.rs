@@ -301,6 +301,9 @@ pub struct AgentRow {
     /// Calls running in it now; only for local agents.
     #[serde(default)]
     pub in_flight: u64,
+    /// Calls that wait until one of its members takes another one; only for local agents.
+    #[serde(default)]
+    pub waiting: u64,
     /// How each of its members fares, as the asked node sees it: those attachments in the order of `member_numbers`, or the node that offers
     /// it as one; empty where it is only known from a hub.
     #[serde(default)]

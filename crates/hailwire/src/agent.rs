@@ -95,6 +95,7 @@ impl Agent {
                 overflow: 0,
                 pinned_ms: 0,
                 slow_start_ms: 0,
+                max_waiting: None,
             },
         })
     }
@@ -123,12 +124,20 @@ impl Agent {
         self
     }
 
-    /// Calls that it takes at once; further ones go to another member of the name, or are refused
-    /// with `resource_exhausted`. 0, the default, means no bound. The node keeps count, so it holds
-    /// for this member whoever calls.
+    /// Calls that it takes at once; further ones go to another member of the name, or wait ([`Agent::max_waiting`]). 0, the default,
+    /// means no bound. The node keeps count, so it holds for this member whoever calls.
     #[must_use]
     pub fn max_concurrency(mut self, calls: u32) -> Self {
         self.register.max_concurrency = calls;
+        self
+    }
+
+    /// Calls that may wait at the node while all members of the name have as many as they take; further ones are refused with
+    /// `resource_exhausted`. They are served by their priority, and leave when their deadline is over or their caller gives up. 1,024 by default, at
+    /// most 4,096; 0 for none. Of several members the highest counts.
+    #[must_use]
+    pub fn max_waiting(mut self, calls: u32) -> Self {
+        self.register.max_waiting = Some(calls);
         self
     }
 
@@ -221,6 +230,13 @@ pub(crate) fn check_register(register: &RegisterHeader) -> Result<(), Status> {
     ];
     if policies.iter().filter(|said| **said).count() > 1 {
         return refuse("a member has a priority, or is overflow, or is pinned: one of them");
+    }
+    if register.max_waiting > Some(limits::MAX_WAITING_CALLS) {
+        let most = limits::MAX_WAITING_CALLS;
+        return Err(Status::new(
+            Code::InvalidArgument,
+            format!("an agent lets at most {most} calls wait"),
+        ));
     }
     if register.pinned_ms.max(register.slow_start_ms) > limits::MAX_GROUP_MS {
         return refuse(

@@ -14,6 +14,26 @@ pub(crate) fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
+/// What may grow from the second quarter of a soak to the last: what an allocator keeps is not the same at any moment.
+const MAX_GROWTH: f64 = 1.1;
+
+/// The means of the second quarter and of the last; nothing where there are less than eight values.
+pub(crate) fn quarters(values: &[u64]) -> Option<[f64; 2]> {
+    let quarter = values.len() / 4;
+    if quarter < 2 {
+        return None;
+    }
+    let mean = |values: &[u64]| values.iter().sum::<u64>() as f64 / values.len() as f64;
+    let second = &values[quarter..2 * quarter];
+    Some([mean(second), mean(&values[values.len() - quarter..])])
+}
+
+/// By how many hundredths something grew from the second quarter of a soak to the last, if that is more than it may.
+pub(crate) fn too_much_growth(values: &[u64]) -> Option<f64> {
+    let [second, last] = quarters(values)?;
+    (last > second * MAX_GROWTH).then(|| (last / second - 1.0) * 100.0)
+}
+
 /// Median, minimum and maximum of some repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {

@@ -120,7 +120,7 @@ pub(super) async fn measure(
     for subscribers in SUBSCRIBERS {
         // As many deliveries in each row.
         let messages = u64::from(order.deliveries / subscribers).max(100);
-        let nodes = TwoNodes::start(order).await?;
+        let nodes = TwoNodes::start(order, "").await?;
         let client = nodes.attach(DESK).await?;
         let mut programs = Vec::new();
         for _ in 0..CONNECTIONS.min(subscribers) {

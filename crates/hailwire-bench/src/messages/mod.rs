@@ -11,10 +11,11 @@ mod fanout;
 mod jetstream;
 pub mod record;
 mod rough_network;
+mod soak;
 mod speed;
 mod survival;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use hailwire_lab::power_loss::SyncPromise;
 use tempfile::TempDir;
@@ -43,6 +44,8 @@ pub struct MessageOptions {
     /// Whether the nodes are in a network of the lab that loses, repeats and reorders packets, and is cut before some of the kills. Needs
     /// [`hailwire_lab::real::available`].
     pub rough_network: bool,
+    /// For how long messages and what is published go on while the receiver's node is restarted; nothing for no soak.
+    pub soak: Option<Duration>,
     /// From which the instants are drawn.
     pub seed: u64,
     /// The `hail` of the nodes.
@@ -89,6 +92,9 @@ pub async fn run(
         }
         if order.messages > 0 {
             keep(MessageRecord::Survival(survival::run(order).await?))?;
+        }
+        if let Some(length) = order.soak {
+            soak::run(order, length, &mut keep).await?;
         }
         Ok::<_, BenchError>(())
     };

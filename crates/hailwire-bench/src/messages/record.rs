@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde::{Deserialize, Serialize};
 
-use crate::run_folder::RunEnvironment;
+use crate::{measure::too_much_growth, run_folder::RunEnvironment};
 
 /// The file in the folder of a run.
 pub const FILE: &str = "messages.jsonl";
@@ -21,6 +21,38 @@ pub enum MessageRecord {
     Skipped(String),
     /// What became of the messages while nodes were killed.
     Survival(SurvivalRecord),
+    /// Where a soak is.
+    Soak(SoakState),
+    /// What a soak came to.
+    SoakEnd(SoakEnd),
+}
+
+/// Where a soak is, counted from its beginning.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SoakState {
+    /// Seconds.
+    pub at_s: u64,
+    /// Durable messages that were accepted.
+    pub accepted: u64,
+    /// Different ones that their agent has done.
+    pub done: u64,
+    /// Messages that were published at most once.
+    pub published: u64,
+    /// Those that came to the subscriber.
+    pub received: u64,
+    /// Resident bytes of the sender's node, and of the receiver's before it is restarted.
+    pub memory: [u64; 2],
+    /// Bytes of the files in their data folders.
+    pub disk: [u64; 2],
+}
+
+/// What a soak came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SoakEnd {
+    /// Durable messages that were accepted.
+    pub accepted: u64,
+    /// Those that their agent has never done.
+    pub lost: u64,
 }
 
 /// How fast something accepts messages of 1 KiB that are on disk then.
@@ -117,7 +149,29 @@ impl MessageRecord {
             Self::Fanout(fanout) => fanout.line(),
             Self::Skipped(what) => format!("skipped: {what}"),
             Self::Survival(survival) => survival.line(),
+            Self::Soak(state) => state.line(),
+            Self::SoakEnd(end) => format!("{} accepted, {} lost", end.accepted, end.lost),
         }
+    }
+}
+
+impl SoakState {
+    fn line(&self) -> String {
+        let mib = |bytes: [u64; 2]| {
+            bytes
+                .map(|bytes| format!("{:.1}", bytes as f64 / 1048576.0))
+                .join(" and ")
+        };
+        format!(
+            "{} s: {} accepted, {} done, {} published, {} received; memory {} MiB, disk {} MiB",
+            self.at_s,
+            self.accepted,
+            self.done,
+            self.published,
+            self.received,
+            mib(self.memory),
+            mib(self.disk)
+        )
     }
 }
 
@@ -189,6 +243,14 @@ pub fn text(environment: &RunEnvironment, lines: &[MessageRecord]) -> String {
 pub fn missed(lines: &[MessageRecord]) -> Vec<String> {
     let mut missed = Vec::new();
     for line in lines {
+        if let MessageRecord::SoakEnd(end) = line
+            && end.lost > 0
+        {
+            missed.push(format!(
+                "{} accepted messages are lost in the soak",
+                end.lost
+            ));
+        }
         let MessageRecord::Survival(survival) = line else {
             continue;
         };
@@ -200,6 +262,30 @@ pub fn missed(lines: &[MessageRecord]) -> Vec<String> {
         ] {
             if count > 0 {
                 missed.push(format!("{count} {what}"));
+            }
+        }
+    }
+    let states = lines.iter().filter_map(|line| match line {
+        MessageRecord::Soak(state) => Some(state),
+        _ => None,
+    });
+    let states: Vec<&SoakState> = states.collect();
+    for (place, whose) in ["the sender's node", "the receiver's node"]
+        .into_iter()
+        .enumerate()
+    {
+        for (what, of) in [
+            (
+                "memory",
+                (|state| state.memory) as fn(&SoakState) -> [u64; 2],
+            ),
+            ("disk", |state| state.disk),
+        ] {
+            let bytes: Vec<u64> = states.iter().map(|state| of(state)[place]).collect();
+            if let Some(growth) = too_much_growth(&bytes) {
+                missed.push(format!(
+                    "the {what} of {whose} grew by {growth:.0} % from the second quarter of the soak to the last"
+                ));
             }
         }
     }

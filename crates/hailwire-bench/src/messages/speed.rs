@@ -64,7 +64,7 @@ pub(super) async fn measure(order: &MessageOptions, keep: Keep<'_>) -> Result<()
         keep(MessageRecord::Speed(row))?;
     }
     for in_flight in IN_FLIGHT {
-        let nodes = TwoNodes::start(order).await?;
+        let nodes = TwoNodes::start(order, "").await?;
         let to = format!("{AWAY}@{LAPTOP}");
         let client = nodes.attach(DESK).await?;
         let row = durable_sends(
@@ -133,7 +133,7 @@ async fn kept(client: &Client, in_flight: u32, messages: u32) -> Result<MessageS
 }
 
 async fn kept_rows(order: &MessageOptions, keep: Keep<'_>) -> Result<(), BenchError> {
-    let nodes = TwoNodes::start(order).await?;
+    let nodes = TwoNodes::start(order, "").await?;
     let client = nodes.attach(DESK).await?;
     let request = KeepRequest {
         pattern: KEPT.to_owned(),

@@ -60,17 +60,19 @@ const KILL_GAP_MS: (u64, u64) = (20, 320);
 
 /// Two nodes that trust each other, in a folder of their own.
 pub(super) struct TwoNodes {
-    folder: TempDir,
     program: std::path::PathBuf,
     nodes: HashMap<&'static str, TiedProcess>,
     /// The network between them, where it is no loopback.
     network: Option<RoughNetwork>,
     /// Where a kill is a loss of power; after the nodes, so that they are gone before.
     disks: HashMap<&'static str, PowerLossDisk>,
+    /// After all that is in it, so that it goes too.
+    folder: TempDir,
 }
 
 impl TwoNodes {
-    pub(super) async fn start(order: &MessageOptions) -> Result<Self, BenchError> {
+    /// Starts them; `settings` is what is in their configuration.
+    pub(super) async fn start(order: &MessageOptions, settings: &str) -> Result<Self, BenchError> {
         let folder = order.folder()?;
         let mut nodes = Self {
             folder,
@@ -88,6 +90,14 @@ impl TwoNodes {
                 let disk = PowerLossDisk::new(&folder, DISK_BYTES, promise);
                 let disk = disk.map_err(BenchError::io("making a disk whose power can be cut"))?;
                 nodes.disks.insert(name, disk);
+            }
+            if !settings.is_empty() {
+                let failed = BenchError::io("writing a node's configuration");
+                let data = nodes.data(name);
+                let written = std::fs::create_dir_all(&data);
+                let written =
+                    written.and_then(|()| std::fs::write(data.join("hail.kdl"), settings));
+                written.map_err(failed)?;
             }
             nodes.up(name).await?;
         }
@@ -117,7 +127,11 @@ impl TwoNodes {
 
     /// Kills a node with SIGKILL, and starts it again once it is gone. Where it has a disk of its own, that loses power a moment before or
     /// after, as `draws` says.
-    async fn kill(&mut self, name: &'static str, draws: &mut Draws) -> Result<(), BenchError> {
+    pub(super) async fn kill(
+        &mut self,
+        name: &'static str,
+        draws: &mut Draws,
+    ) -> Result<(), BenchError> {
         let disk = self.disks.get(name);
         let cut = || disk.map_or(Ok(()), PowerLossDisk::cut_power);
         let failed = BenchError::io("cutting the power of a disk");
@@ -153,7 +167,12 @@ impl TwoNodes {
         tied_process::printed_json(command).await
     }
 
-    fn data(&self, name: &str) -> std::path::PathBuf {
+    /// The process of a node.
+    pub(super) fn pid(&self, name: &str) -> Option<u32> {
+        self.nodes.get(name).map(TiedProcess::pid)
+    }
+
+    pub(super) fn data(&self, name: &str) -> std::path::PathBuf {
         match self.disks.get(name) {
             Some(disk) => disk.root().join(ON_DISK),
             None => self.folder.path().join(name),
@@ -173,20 +192,25 @@ impl TwoNodes {
 }
 
 /// A program beside a node, which attaches again when the node is back.
-struct Program {
+pub(super) struct Program {
     data: DataDir,
     client: Option<Client>,
 }
 
 impl Program {
-    fn beside(nodes: &TwoNodes, name: &str) -> Self {
+    pub(super) fn beside(nodes: &TwoNodes, name: &str) -> Self {
         Self {
             data: DataDir::new(nodes.data(name)),
             client: None,
         }
     }
 
-    async fn client(&mut self) -> Client {
+    /// The node was not there: the next client is another one.
+    pub(super) fn forget(&mut self) {
+        self.client = None;
+    }
+
+    pub(super) async fn client(&mut self) -> Client {
         loop {
             if let Some(client) = &self.client {
                 return client.clone();
@@ -209,7 +233,7 @@ struct HandedOver {
 
 type Noted = Arc<Mutex<Vec<HandedOver>>>;
 
-fn locked<T>(what: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn locked<T>(what: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -221,7 +245,7 @@ fn now_ms() -> u64 {
 }
 
 /// A small generator (splitmix64): the same seed gives the same instants.
-struct Draws(u64);
+pub(super) struct Draws(pub(super) u64);
 
 impl Draws {
     fn next(&mut self) -> u64 {
@@ -234,7 +258,7 @@ impl Draws {
 }
 
 pub(super) async fn run(order: &MessageOptions) -> Result<SurvivalRecord, BenchError> {
-    let mut nodes = TwoNodes::start(order).await?;
+    let mut nodes = TwoNodes::start(order, "").await?;
     let begun = Instant::now();
     let (kills_made, kills) = watch::channel(0_u32);
     let mut tasks = JoinSet::new();
@@ -403,7 +427,10 @@ impl Sender {
 }
 
 /// Waits until nothing that was sent is without an end.
-async fn wait_for_ends(desk: &mut Program, order: &MessageOptions) -> Result<(), BenchError> {
+pub(super) async fn wait_for_ends(
+    desk: &mut Program,
+    order: &MessageOptions,
+) -> Result<(), BenchError> {
     let patience = match order.power_loss {
         Some(SyncPromise::Broken) => PATIENCE_WITH_LIES,
         _ => PATIENCE,

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{measure::Spread, run_folder::RunEnvironment};
+use crate::{
+    measure::{Spread, quarters, too_much_growth},
+    run_folder::RunEnvironment,
+};
 
 /// The file in the folder of a run.
 pub const FILE: &str = "soak.jsonl";
-
-/// Memory that may grow from the second quarter to the last: what an allocator keeps is not the same at any moment.
-const MAX_GROWTH: f64 = 1.1;
 
 /// Resident bytes of the processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,8 @@ pub fn text(environment: &RunEnvironment, periods: &[SoakPeriod]) -> String {
         medians.map_or(0.0, |medians| medians.median),
     );
     for (name, of) in PROCESSES {
-        if let Some([second, last]) = quarters(periods, of) {
+        let bytes: Vec<u64> = periods.iter().map(|period| of(&period.memory)).collect();
+        if let Some([second, last]) = quarters(&bytes) {
             let _ = writeln!(
                 text,
                 "{name}: {:.1} MiB in the second quarter, {:.1} in the last",
@@ -117,30 +118,14 @@ pub fn missed(periods: &[SoakPeriod]) -> Vec<String> {
     let lost = periods.iter().filter(|period| period.lost > 0);
     let mut missed: Vec<String> = lost.map(SoakPeriod::line).collect();
     for (name, of) in PROCESSES {
-        if let Some([second, last]) = quarters(periods, of)
-            && last > second * MAX_GROWTH
-        {
+        let bytes: Vec<u64> = periods.iter().map(|period| of(&period.memory)).collect();
+        if let Some(growth) = too_much_growth(&bytes) {
             missed.push(format!(
-                "the memory of {name} grew by {:.0} % from the second quarter to the last",
-                (last / second - 1.0) * 100.0
+                "the memory of {name} grew by {growth:.0} % from the second quarter to the last"
             ));
         }
     }
     missed
-}
-
-/// The mean memory of the second quarter and of the last; nothing where there are less than eight periods.
-fn quarters(periods: &[SoakPeriod], of: ReadMemory) -> Option<[f64; 2]> {
-    let quarter = periods.len() / 4;
-    if quarter < 2 {
-        return None;
-    }
-    let mean = |periods: &[SoakPeriod]| {
-        let sum: u64 = periods.iter().map(|period| of(&period.memory)).sum();
-        sum as f64 / periods.len() as f64
-    };
-    let second = &periods[quarter..2 * quarter];
-    Some([mean(second), mean(&periods[periods.len() - quarter..])])
 }
 
 #[cfg(test)]

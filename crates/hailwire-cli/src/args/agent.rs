@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use hailwire::config::Carrier;
-use hailwire_wire::{Address, AgentName, Priority};
+use hailwire_wire::{Address, AgentName, Priority, limits::MAX_WAITING_CALLS};
 
 use super::{HeaderField, duration, inbox::DurableArgs};
 use crate::{known_names, serve::agent_spec::MAX_GROUP_TIME};
@@ -110,7 +110,7 @@ pub(crate) struct ServeRunArgs {
         long,
         value_name = "FILE",
         conflicts_with_all = [
-            "name", "keep", "describe", "tag", "agent_version", "schema", "max", "group_priority", "overflow", "pinned", "slow_start", "lines", "keys", "on_message", "idle", "grace", "folder", "env", "user",
+            "name", "keep", "describe", "tag", "agent_version", "schema", "max", "queue", "group_priority", "overflow", "pinned", "slow_start", "lines", "keys", "on_message", "idle", "grace", "folder", "env", "user",
             "command",
         ]
     )]
@@ -127,9 +127,12 @@ pub(crate) struct ServeRunArgs {
     /// File that states its methods, as JSON: {"methods": [{"name": …, "inputSchema": …}]}, or a JSON Schema of the only method's body; at most 48 KiB
     #[arg(long, value_name = "FILE")]
     pub(crate) schema: Option<PathBuf>,
-    /// Most concurrent calls and processes; further calls are refused [default: 64; with --lines unlimited; with --on-message 1, and 64 at most]
+    /// Most concurrent calls and processes; further calls wait [default: 64; with --lines unlimited; with --on-message 1, and 64 at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max: Option<u32>,
+    /// Most calls that wait while all members of NAME have as many as they take, by their priority; further ones are refused [default: 1024]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_WAITING_CALLS)))]
+    pub(crate) queue: Option<u32>,
     /// Take calls while no member of NAME with a lower number is in service and has room [default: 0]
     #[arg(long, value_name = "N", conflicts_with_all = ["overflow", "pinned"])]
     pub(crate) group_priority: Option<u8>,
@@ -149,7 +152,7 @@ pub(crate) struct ServeRunArgs {
     #[arg(long, requires = "lines")]
     pub(crate) keys: bool,
     /// Start CMD while durable messages wait for NAME, which it takes by itself, and end it when none do
-    #[arg(long, conflicts_with_all = ["describe", "tag", "agent_version", "schema", "lines", "group_priority", "overflow", "pinned", "slow_start"])]
+    #[arg(long, conflicts_with_all = ["describe", "tag", "agent_version", "schema", "queue", "lines", "group_priority", "overflow", "pinned", "slow_start"])]
     pub(crate) on_message: bool,
     /// With --on-message: end CMD once for so long no message waited and none was in hand [default: 30s]
     #[arg(long, value_name = "D", value_parser = duration, requires = "on_message")]
@@ -232,10 +235,10 @@ pub(crate) struct CallArgs {
     #[command(flatten)]
     pub(crate) envelope: CallHeaderArgs,
     /// Call every member of the group, here and on the nodes that are known to offer it, and print each answer as it is whole
-    #[arg(long, conflicts_with_all = ["stats", "replies", "durable"])]
+    #[arg(long, conflicts_with_all = ["stats", "replies", "durable", "affinity"])]
     pub(crate) all: bool,
     /// The same, and end as soon as N members have answered; the calls of the others are cancelled
-    #[arg(long, value_name = "N", conflicts_with_all = ["stats", "durable"], value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["stats", "durable", "affinity"], value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) replies: Option<u32>,
     /// Make the call again, up to N times, where it ended with unavailable, resource_exhausted or aborted before its answer
     /// began; the body is read whole first, at most 16 MiB. Needs --idempotency-key

@@ -31,6 +31,8 @@ pub(crate) struct AgentSpec {
     pub(crate) schema: Option<PathBuf>,
     /// Calls at once, and processes; 0: unlimited.
     pub(crate) max: u32,
+    /// Calls that wait for a place; nothing where the node's default holds.
+    pub(crate) queue: Option<u32>,
     pub(crate) place: GroupPlace,
     pub(crate) lines: bool,
     pub(crate) keys: bool,
@@ -58,6 +60,7 @@ impl AgentSpec {
             version: String::new(),
             schema: None,
             max: DEFAULT_MAX,
+            queue: None,
             place: GroupPlace::default(),
             lines: false,
             keys: false,

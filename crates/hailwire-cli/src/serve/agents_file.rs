@@ -80,13 +80,14 @@ const DELAYS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::f
 const IDLES: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
 
 /// The settings of an agent.
-const SETTINGS: [&str; 19] = [
+const SETTINGS: [&str; 20] = [
     "command",
     "describe",
     "tag",
     "version",
     "schema",
     "max",
+    "queue",
     "group-priority",
     "overflow",
     "pinned",
@@ -103,11 +104,12 @@ const SETTINGS: [&str; 19] = [
 ];
 
 /// Settings of what callers are answered, which a program with `on-message` says by itself when it attaches.
-const NOT_WOKEN: [&str; 11] = [
+const NOT_WOKEN: [&str; 12] = [
     "describe",
     "tag",
     "version",
     "schema",
+    "queue",
     "group-priority",
     "overflow",
     "pinned",
@@ -354,6 +356,10 @@ fn setting(spec: &mut AgentSpec, node: &KdlNode, folder: &Path) -> Result<(), Te
                 let what = format!("a tag has at most {} bytes", limits::MAX_NAME);
                 return Err(TextMistake::of(node, what));
             }
+        }
+        "queue" => {
+            let calls = hailwire_kdl::number(node, 0..=limits::MAX_WAITING_CALLS)?;
+            spec.queue = Some(calls);
         }
         "group-priority" => spec.place.priority = group_priority(node)?,
         "overflow" => spec.place.overflow = hailwire_kdl::number(node, 1..=u32::MAX)?,

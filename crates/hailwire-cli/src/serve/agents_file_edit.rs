@@ -106,6 +106,9 @@ fn written(spec: &AgentSpec) -> Result<String, TextMistake> {
     if spec.max != default_max(spec.lines, spec.on_message.is_some()) {
         setting("max", spec.max.to_string());
     }
+    if let Some(calls) = spec.queue {
+        setting("queue", calls.to_string());
+    }
     if spec.place.priority > 0 {
         setting("group-priority", spec.place.priority.to_string());
     }
@@ -209,6 +212,7 @@ mod tests {
             version: "1".to_owned(),
             schema: Some("/srv/a schema.json".into()),
             max: 3,
+            queue: Some(0),
             place: GroupPlace {
                 overflow: 7,
                 slow_start: Some(Duration::from_secs(30)),

@@ -111,7 +111,8 @@ impl CommandAgent {
         let call = CountedCall::begin(&self.counters);
         if let Some(lines) = self.lines {
             let body = request.body_mut().bytes(lines::MAX_LINE).await?;
-            return lines.exchange(&body).await.map(Response::new);
+            let priority = request.header().priority;
+            return lines.exchange(&body, priority).await.map(Response::new);
         }
         // The node admits no more calls than there are slots, so at most as many wait here, and only for the processes
         // of calls that have ended. The semaphore is never closed.
@@ -173,6 +174,10 @@ fn agent(spec: &AgentSpec) -> Result<Agent, Status> {
         .priority(spec.place.priority)
         .overflow(spec.place.overflow)
         .slow_start(spec.place.slow_start.unwrap_or_default());
+    let agent = match spec.queue {
+        Some(calls) => agent.max_waiting(calls),
+        None => agent,
+    };
     let agent = match spec.place.pinned {
         Some(idle) => agent.pinned(idle),
         None => agent,

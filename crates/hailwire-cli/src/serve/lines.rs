@@ -1,6 +1,6 @@
 //! One process for all calls, one line for each request and answer.
 //!
-//! A task owns the process and takes calls one after another: it writes the request and a newline to
+//! A task owns the process and takes calls one after another, the most urgent first: it writes the request and a newline to
 //! stdin and answers with the next line of stdout, newline included. The process is started by the
 //! first call and again by the first call after its end. Whose an answer is decides [`LineDialogue`]; what
 //! may be asked, [`question()`]. A process ends, and the call that it works on is answered with an error,
@@ -8,20 +8,27 @@
 //! process too, because its line would otherwise answer the next call.
 
 use std::{
+    collections::HashMap,
     hash::BuildHasher as _,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
-use hailwire_core::backoff::Backoff;
+use hailwire_core::{
+    backoff::Backoff,
+    call_queue::{CallQueue, CallTicket, QueueRoom},
+};
 use hailwire_terminal::text;
-use hailwire_wire::{Code, Status};
+use hailwire_wire::{Code, Priority, Status};
 use rustix::io::ioctl_fionread;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{ChildStdin, ChildStdout},
-    sync::{mpsc, oneshot},
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
     task::JoinHandle,
     time::Instant,
 };
@@ -39,7 +46,7 @@ use super::{
     tail::TailBuffer,
 };
 
-/// Calls that wait for the process; further ones are refused with `resource_exhausted`.
+/// Calls that wait for the process, the most urgent first; further ones are refused with `resource_exhausted`.
 const MAX_WAITING: usize = 1024;
 
 /// Most bytes read from the process at once.
@@ -67,7 +74,56 @@ pub(crate) struct LineOptions {
 
 /// Exchanges lines with one process. Clones share it; the process ends with the last of them.
 #[derive(Clone, Debug)]
-pub(crate) struct LineProgram(mpsc::Sender<LineExchange>);
+pub(crate) struct LineProgram {
+    waiting: Arc<Mutex<WaitingLines>>,
+    /// One word for each call that waits.
+    came: mpsc::Sender<()>,
+}
+
+/// The calls that wait for the process.
+#[derive(Debug, Default)]
+struct WaitingLines {
+    order: CallQueue<()>,
+    exchanges: HashMap<CallTicket, LineExchange>,
+}
+
+impl WaitingLines {
+    /// Lets a call wait. Returns whether there is one more, and not one in the place of another.
+    fn enter(&mut self, exchange: LineExchange, priority: Priority) -> Result<bool, Status> {
+        let room = QueueRoom {
+            all: MAX_WAITING,
+            each: MAX_WAITING,
+        };
+        let entered = self
+            .order
+            .enter(room, (), priority)
+            .map_err(|_| too_many())?;
+        self.exchanges.insert(entered.ticket, exchange);
+        let Some(displaced) = entered.displaced else {
+            return Ok(true);
+        };
+        if let Some(exchange) = self.exchanges.remove(&displaced) {
+            let _ = exchange.reply.send(Err(too_many()));
+        }
+        Ok(false)
+    }
+
+    fn next(&mut self) -> Option<LineExchange> {
+        let (ticket, ()) = self.order.next_call()?;
+        self.exchanges.remove(&ticket)
+    }
+}
+
+fn locked(waiting: &Mutex<WaitingLines>) -> MutexGuard<'_, WaitingLines> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn too_many() -> Status {
+    Status::new(
+        Code::ResourceExhausted,
+        "too many calls wait for this agent's program",
+    )
+}
 
 #[derive(Debug)]
 struct LineExchange {
@@ -82,7 +138,8 @@ impl LineProgram {
         options: LineOptions,
         reaper: ReaperHandle,
     ) -> (Self, JoinHandle<()>) {
-        let (sender, receiver) = mpsc::channel(MAX_WAITING);
+        let (came, coming) = mpsc::channel(MAX_WAITING);
+        let waiting = Arc::<Mutex<WaitingLines>>::default();
         // Whatever was in the way of an earlier one is over.
         options.counters.resume();
         let task = LineExchangeTask {
@@ -93,10 +150,11 @@ impl LineProgram {
             ended: false,
             told: 0,
         };
-        (Self(sender), tokio::spawn(task.serve(receiver)))
+        let serving = tokio::spawn(task.serve(waiting.clone(), coming));
+        (Self { waiting, came }, serving)
     }
 
-    /// Exchanges one line. `body` may end with a line's end and must have none elsewhere.
+    /// Exchanges one line, before those that wait by its share. `body` may end with a line's end and must have none elsewhere.
     ///
     /// # Errors
     ///
@@ -107,17 +165,15 @@ impl LineProgram {
     /// # Cancel safety
     ///
     /// Dropping the future before the answer ends the process; the next call starts it again.
-    pub(crate) async fn exchange(&self, body: &[u8]) -> Result<Bytes, Status> {
+    pub(crate) async fn exchange(&self, body: &[u8], priority: Priority) -> Result<Bytes, Status> {
         let question = Bytes::copy_from_slice(question(body)?);
         let (reply, answer) = oneshot::channel();
-        self.0
-            .try_send(LineExchange { question, reply })
-            .map_err(|_| {
-                Status::new(
-                    Code::ResourceExhausted,
-                    "too many calls wait for this agent's program",
-                )
-            })?;
+        let exchange = LineExchange { question, reply };
+        let more = locked(&self.waiting).enter(exchange, priority)?;
+        if more && let Err(TrySendError::Full(())) = self.came.try_send(()) {
+            // There is a word for each that waits, and no more than those wait.
+            return Err(too_many());
+        }
         answer.await.unwrap_or_else(|_| {
             Err(Status::new(
                 Code::Unavailable,
@@ -140,7 +196,7 @@ struct LineExchangeTask {
 }
 
 impl LineExchangeTask {
-    async fn serve(mut self, mut calls: mpsc::Receiver<LineExchange>) {
+    async fn serve(mut self, waiting: Arc<Mutex<WaitingLines>>, mut coming: mpsc::Receiver<()>) {
         let mut process: Option<LineProcess> = None;
         let mut stopping = self.reaper.clone();
         loop {
@@ -154,10 +210,14 @@ impl LineExchangeTask {
                     self.over(answered, "the agent's program ended");
                     continue;
                 }
-                next = calls.recv() => next,
+                came = coming.recv() => came,
             };
-            let Some(LineExchange { question, reply }) = next else {
+            if next.is_none() {
                 return;
+            }
+            let next = locked(&waiting).next();
+            let Some(LineExchange { question, reply }) = next else {
+                continue;
             };
             if reply.is_closed() {
                 continue;

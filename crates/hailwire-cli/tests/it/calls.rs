@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     companion_programs,
-    test_nodes::{TestNodes, first_line},
+    test_nodes::{TestNodes, first_line, mkfifo},
 };
 
 #[test]
@@ -202,13 +202,7 @@ fn a_deadline_and_ctrl_c_end_the_program_on_the_other_node() {
     let mut nodes = TestNodes::new();
     nodes.trusted_pair("desk", "lap");
     let pipe = nodes.path("held");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
+    mkfifo(&pipe);
     let script = format!("exec 3>'{}'; echo started; sleep 1000", pipe.display());
     nodes.serve("desk", "slow", &script);
 

@@ -4,13 +4,12 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{BufRead as _, BufReader, Write as _},
-    path::Path,
     process::{Child, Command, Stdio},
 };
 
 use serde_json::{Value, json};
 
-use crate::test_nodes::{Ran, TestNodes};
+use crate::test_nodes::{Ran, TestNodes, mkfifo};
 
 /// The results that were printed.
 #[track_caller]
@@ -210,7 +209,7 @@ impl CountingAgent {
         nodes.up("desk");
         let folder = nodes.path("");
         let script = format!(
-            "cd '{}'; read l; echo $l >>calls; [ $l -ge 20 ] && [ ! -e go ] && exec sleep 1000; echo $l",
+            "cd '{}'; read l; [ -n \"$l\" ] || exit 1; echo $l >>calls; [ $l -ge 20 ] && [ ! -e go ] && exec sleep 1000; echo $l",
             folder.display()
         );
         nodes.serve("desk", "count", &script);
@@ -262,10 +261,6 @@ impl CountingAgent {
 fn signal(child: &Child, name: &str) {
     let args = [format!("-{name}"), child.id().to_string()];
     assert!(Command::new("kill").args(args).status().unwrap().success());
-}
-
-fn mkfifo(path: &Path) {
-    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! `hail call --all` and `--replies N`: the answers of several members, of this node and of others.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{collections::BTreeSet, fs};
 
 use serde_json::Value;
 
-use crate::test_nodes::TestNodes;
+use crate::test_nodes::{TestNodes, mkfifo};
 
 fn lines(text: &str) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).unwrap();
@@ -101,13 +101,7 @@ fn as_many_replies_as_were_asked_for_are_enough_and_the_others_are_cancelled() {
     let mut nodes = TestNodes::new();
     nodes.trusted_pair("desk", "lap");
     let held = nodes.path("held");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&held)
-            .status()
-            .unwrap()
-            .success()
-    );
+    mkfifo(&held);
     nodes.serve("lap", "race", "echo lap");
     nodes.serve("desk", "race", "echo desk");
     let begun = nodes.path("begun");

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::{
     companion_programs,
-    test_nodes::{Ran, TestNodes, first_line},
+    test_nodes::{Ran, TestNodes, first_line, mkfifo},
 };
 
 fn hail(args: &[&str]) -> Command {
@@ -103,13 +103,7 @@ fn a_program_meets_one_that_runs_beside_it_in_another_host() {
     }
     let fifo = tempfile::tempdir().unwrap();
     let ready = fifo.path().join("ready");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&ready)
-            .status()
-            .unwrap()
-            .success()
-    );
+    mkfifo(&ready);
     let ready = ready.display();
     // `nsenter` and `readlink` are on every machine that has a lab; the fifo is the meeting.
     let beside = format!("b=readlink /proc/self/ns/net > {ready}");

@@ -1,12 +1,12 @@
 //! Programs that sleep until a durable message waits for them (`hail serve --on-message`). Real processes.
 
-use std::{fs, io::Write as _, path::Path, process::Command};
+use std::{fs, io::Write as _, path::Path};
 
 use serde_json::Value;
 
 use crate::{
     programs::{kill, runs, until},
-    test_nodes::TestNodes,
+    test_nodes::{TestNodes, mkfifo},
 };
 
 /// The beginning of a script that notes its start in the file `started`, and has a function that takes a message and one that says that it is done.
@@ -99,7 +99,7 @@ fn what_waits_wakes_a_kept_program_after_its_node_was_killed() {
 }
 
 fn fifo(path: &Path) -> fs::File {
-    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    mkfifo(path);
     let (mut options, yes) = (fs::OpenOptions::new(), true);
     options.read(yes).write(yes).open(path).unwrap()
 }

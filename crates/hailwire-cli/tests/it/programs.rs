@@ -9,7 +9,7 @@ use std::{
 
 use hailwire::{Body, Client, Code, DataDir};
 
-use crate::test_nodes::{Ran, TestNodes, first_line};
+use crate::test_nodes::{Ran, TestNodes, first_line, mkfifo};
 
 /// How long something may take that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -239,7 +239,7 @@ fn six_hundred_calls_run_no_more_processes_than_max_allows() {
         let started = folder(&nodes, name);
         let script = "touch $1/$$; read line; exit 0";
         let at = started.to_str().unwrap();
-        let mut args = vec![name];
+        let mut args = vec![name, "--queue", "0"];
         args.extend(max.iter().flat_map(|max| ["--max", max]));
         args.extend(["--", "sh", "-c", script, "sh", at]);
         nodes.serve_with("desk", &args);
@@ -345,4 +345,116 @@ fn no_line_goes_to_another_caller() {
             }
         }
     }
+}
+
+#[test]
+fn a_serve_that_is_told_to_end_lets_its_call_end_whole_and_is_told_twice_to_end_at_once() {
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
+    // It answers once there is a word in the pipe.
+    let script = "echo started; cat $0 >/dev/null; echo whole";
+    for twice in [false, true] {
+        let name = format!("slow-{twice}");
+        let pipe = nodes.path(&name);
+        mkfifo(&pipe);
+        let at = pipe.to_str().unwrap();
+        let args = [
+            name.as_str(),
+            "--drain",
+            "60s",
+            "--",
+            "sh",
+            "-c",
+            script,
+            at,
+        ];
+        let mut serving = serve(&nodes, &args);
+        let mut call = nodes.hail("desk", &["call", &name]);
+        let call = call.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut call = Ended(call.spawn().unwrap());
+        assert_eq!(first_line(&mut call.0), "started\n");
+        kill("-TERM", serving.0.id());
+        // Another one has nobody to go to.
+        until("no further call", || {
+            let other = nodes.run("desk", &["--json", "call", &name, "--timeout", "5s"]);
+            [Some(69), Some(78)].contains(&other.code)
+        });
+        assert!(serving.0.try_wait().unwrap().is_none(), "it waits");
+        if twice {
+            kill("-TERM", serving.0.id());
+            serving.0.wait().unwrap();
+            assert_eq!(call.0.wait().unwrap().code(), Some(78));
+        } else {
+            fs::write(&pipe, "go").unwrap();
+            let mut rest = String::new();
+            let stdout = call.0.stdout.as_mut().unwrap();
+            std::io::Read::read_to_string(stdout, &mut rest).unwrap();
+            assert_eq!(rest, "whole\n");
+            assert!(call.0.wait().unwrap().success());
+            assert!(serving.0.wait().unwrap().success());
+        }
+    }
+}
+
+#[test]
+fn calls_beyond_max_wait_the_most_urgent_first_and_beyond_the_queue_are_refused() {
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
+    let pipe = nodes.path("pipe");
+    mkfifo(&pipe);
+    let order = nodes.path("order");
+    let script = "read line; echo $line >>$1; echo started; cat $0 >/dev/null";
+    let paths = [&pipe, &order].map(|path| path.to_str().unwrap().to_owned());
+    let args = [
+        "desk-work",
+        "--max",
+        "1",
+        "--queue",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        script,
+        &paths[0],
+        &paths[1],
+    ];
+    nodes.serve_with("desk", &args);
+    let call = |priority: &str| {
+        let mut call = nodes.hail("desk", &["call", "desk-work", priority, "-p", priority]);
+        let call = call.stdout(Stdio::piped()).stderr(Stdio::null());
+        Ended(call.spawn().unwrap())
+    };
+    let waiting = |count: u64| {
+        until("so many wait", || {
+            let rows = nodes
+                .run("desk", &["--json", "agents", "--local"])
+                .ok()
+                .json();
+            let rows = rows.as_array().cloned().unwrap_or_default();
+            rows.iter().any(|row| row["waiting"] == count)
+        });
+    };
+    let mut calls = vec![call("medium")];
+    assert_eq!(first_line(&mut calls[0].0), "started\n");
+    calls.push(call("low"));
+    waiting(1);
+    calls.push(call("critical"));
+    waiting(2);
+    let refused = nodes.run("desk", &["call", "desk-work", "x", "-p", "low"]);
+    assert_eq!(refused.code, Some(72));
+    for begun in 1..=3 {
+        // The one before has ended, and with it its end of the pipe.
+        until("the next one begins", || {
+            let lines = fs::read_to_string(&order).unwrap_or_default();
+            lines.lines().count() == begun
+        });
+        fs::write(&pipe, "go").unwrap();
+    }
+    for call in &mut calls {
+        assert!(call.0.wait().unwrap().success());
+    }
+    assert_eq!(
+        fs::read_to_string(&order).unwrap(),
+        "medium\ncritical\nlow\n"
+    );
 }

@@ -3,7 +3,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
 
@@ -166,4 +166,10 @@ impl From<Output> for Ran {
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }
+}
+
+/// Makes a named pipe, by which a test and a program wait for each other.
+#[track_caller]
+pub(crate) fn mkfifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }

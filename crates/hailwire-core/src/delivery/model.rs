@@ -1,7 +1,8 @@
 //! Every order of events that a sender's node, a receiver's node, its agent and the network between them can meet, for two messages of
-//! one sender: breadth first through all states, with a few crashes, losses, repetitions and withdrawals to spend.
+//! one sender: breadth first through all states, with a few crashes, losses, repetitions, withdrawals and full disks to spend.
 //!
-//! What is on disk are the states of [`super`]; what the model adds is what a crash forgets.
+//! What is on disk are the states of [`super`]; what the model adds is what a crash forgets, and what waits in memory while a disk is full: then nothing is
+//! written, and nobody is told what would have been.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -43,6 +44,10 @@ struct World {
     told: [bool; MESSAGES],
     /// In the agent's hands; both end with the receiver's process.
     in_hand: Option<usize>,
+    /// In the receiver's memory: how that attempt ended, which is not written down yet.
+    unwritten: Option<AttemptOutcome>,
+    /// Whether the disk of the sender has no room, and that of the receiver.
+    full: [bool; 2],
     network: Vec<Packet>,
     /// What the agent has truly done, which nobody reads but the checks.
     effects: [u32; MESSAGES],
@@ -50,10 +55,14 @@ struct World {
     crashes: u8,
     faults: u8,
     withdrawals: u8,
+    disks: u8,
 }
 
+const SENDER: usize = 0;
+const RECEIVER: usize = 1;
+
 impl World {
-    fn start(crashes: u8, faults: u8, withdrawals: u8) -> Self {
+    fn start(crashes: u8, faults: u8, withdrawals: u8, disks: u8) -> Self {
         Self {
             sent: [MessageState::Stored; MESSAGES],
             offered: [false; MESSAGES],
@@ -63,12 +72,15 @@ impl World {
             kept: [None; MESSAGES],
             told: [false; MESSAGES],
             in_hand: None,
+            unwritten: None,
+            full: [false; 2],
             network: Vec::new(),
             effects: [0; MESSAGES],
             begun: Vec::new(),
             crashes,
             faults,
             withdrawals,
+            disks,
         }
     }
 
@@ -129,7 +141,7 @@ impl World {
         // In order: the first that has no end yet, and only where no other is in hand.
         let head =
             (0..MESSAGES).find(|m| self.kept[*m].is_some_and(|(state, _)| !state.is_final()));
-        if let (None, Some(m)) = (self.in_hand, head)
+        if let (None, Some(m), false) = (self.in_hand, head, self.full[RECEIVER])
             && let Some((MessageState::Delivered, attempt)) = self.kept[m]
         {
             next.push(self.with(|w| {
@@ -138,9 +150,7 @@ impl World {
                 w.begun.push(m);
             }));
         }
-        if let Some(m) = self.in_hand
-            && let Some((_, attempt)) = self.kept[m]
-        {
+        if let (Some(m), None) = (self.in_hand, self.unwritten) {
             let ends = [
                 (AttemptOutcome::Done { answered: false }, 1),
                 (AttemptOutcome::Refused(Code::Aborted), 0),
@@ -150,14 +160,24 @@ impl World {
             ];
             for (outcome, effect) in ends {
                 next.push(self.with(|w| {
-                    let state = match after_attempt(&POLICY, attempt, outcome, w.withdrawn[m]) {
-                        AfterAttempt::Final(end) => end,
-                        AfterAttempt::Again(_) => MessageState::Delivered,
-                    };
-                    w.kept[m] = Some((state, attempt));
-                    w.in_hand = None;
                     w.effects[m] += effect;
+                    w.unwritten = Some(outcome);
+                    w.settle();
                 }));
+            }
+        }
+        for disk in [SENDER, RECEIVER] {
+            match self.full[disk] {
+                // Somebody makes room.
+                true => next.push(self.with(|w| {
+                    w.full[disk] = false;
+                    w.settle();
+                })),
+                false if self.disks > 0 => next.push(self.with(|w| {
+                    w.disks -= 1;
+                    w.full[disk] = true;
+                })),
+                false => {}
             }
         }
         for (at, packet) in self.network.iter().copied().enumerate() {
@@ -185,7 +205,10 @@ impl World {
             for effect in 0..=u32::from(self.in_hand.is_some()) {
                 next.push(self.with(|w| {
                     w.crashes -= 1;
-                    if let Some(m) = w.in_hand.take() {
+                    // It starts once there is room for what it writes at its start.
+                    w.full[RECEIVER] = false;
+                    let unwritten = w.unwritten.take();
+                    if let Some(m) = w.in_hand.take().filter(|_| unwritten.is_none()) {
                         w.effects[m] += effect;
                     }
                     for (kept, withdrawn) in w.kept.iter_mut().zip(w.withdrawn) {
@@ -199,9 +222,29 @@ impl World {
         next
     }
 
+    /// Writes down how an attempt ended, as soon as there is room for it.
+    fn settle(&mut self) {
+        if self.full[RECEIVER] {
+            return;
+        }
+        let ended = self.in_hand.zip(self.unwritten);
+        let Some((m, outcome)) = ended else { return };
+        let Some((_, attempt)) = self.kept[m] else {
+            return;
+        };
+        let state = match after_attempt(&POLICY, attempt, outcome, self.withdrawn[m]) {
+            AfterAttempt::Final(end) => end,
+            AfterAttempt::Again(_) => MessageState::Delivered,
+        };
+        self.kept[m] = Some((state, attempt));
+        self.in_hand = None;
+        self.unwritten = None;
+    }
+
     /// The sender wants a message no more, and tells it until that is noted.
     fn withdraw(&self, m: usize, next: &mut Vec<Self>) {
-        if self.withdrawals > 0 && !self.unwanted[m] && !self.sent[m].is_final() {
+        let may = self.withdrawals > 0 && !self.full[SENDER];
+        if may && !self.unwanted[m] && !self.sent[m].is_final() {
             next.push(self.with(|w| {
                 w.withdrawals -= 1;
                 w.unwanted[m] = true;
@@ -231,6 +274,14 @@ impl World {
     }
 
     fn receive(&mut self, packet: Packet) {
+        let reader = match packet {
+            Packet::Offer(_) | Packet::Noted(_) | Packet::Withdraw(_) => RECEIVER,
+            Packet::Kept(_) | Packet::Receipt(..) | Packet::WithdrawalNoted(_) => SENDER,
+        };
+        if self.full[reader] {
+            // It is refused, or not answered, and comes again.
+            return;
+        }
         match packet {
             Packet::Offer(m) => {
                 // A message that is known is kept already, whatever became of it. One whose receipt was noted is known to be over.
@@ -337,7 +388,7 @@ fn walk(start: World) -> (HashSet<[MessageState; MESSAGES]>, usize) {
 #[test]
 fn in_every_order_of_events_no_message_is_lost_none_comes_again_after_its_end_and_the_order_is_kept()
  {
-    let (ends, states) = walk(World::start(2, 2, 0));
+    let (ends, states) = walk(World::start(2, 2, 0, 0));
     assert!(states > 50_000, "{states} states");
     for end in [
         MessageState::Acknowledged,
@@ -350,7 +401,7 @@ fn in_every_order_of_events_no_message_is_lost_none_comes_again_after_its_end_an
 
 #[test]
 fn in_every_order_of_events_a_withdrawn_message_ends_once_and_is_handed_to_nobody_after_that() {
-    let (ends, states) = walk(World::start(1, 1, 1));
+    let (ends, states) = walk(World::start(1, 1, 1, 0));
     assert!(states > 50_000, "{states} states");
     let cancelled = |m: usize| {
         ends.iter()
@@ -365,4 +416,23 @@ fn in_every_order_of_events_a_withdrawn_message_ends_once_and_is_handed_to_nobod
             "one is withdrawn"
         );
     }
+}
+
+#[test]
+fn in_every_order_of_events_a_full_disk_loses_nothing_repeats_nothing_past_its_end_and_is_gone_on_from()
+ {
+    let (ends, states) = walk(World::start(1, 0, 0, 2));
+    assert!(states > 10_000, "{states} states");
+    let (_, states) = walk(World::start(0, 1, 0, 1));
+    assert!(states > 5_000, "{states} states");
+    for end in [
+        MessageState::Acknowledged,
+        MessageState::Dead,
+        MessageState::Unknown,
+    ] {
+        assert!(ends.contains(&[end; MESSAGES]), "{end:?} was never reached");
+    }
+    // And with a withdrawal, which a full disk refuses.
+    let (ends, _) = walk(World::start(0, 0, 1, 1));
+    assert!(ends.iter().any(|ends| ends[1] == MessageState::Cancelled));
 }

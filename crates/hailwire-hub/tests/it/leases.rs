@@ -230,3 +230,24 @@ async fn who_can_lead_nowhere_is_told_why() {
     let elsewhere = elsewhere.run(work).await;
     assert_eq!(elsewhere.map_err(code), Err::<(), _>(Code::NotFound));
 }
+
+#[test]
+fn the_example_of_a_leader_runs_to_its_end() {
+    // Beside this binary's folder, where Cargo builds it for a test of the package.
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.push("examples/leader");
+    let ran = std::process::Command::new(&path).output();
+    let ran = ran.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        ran.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    assert_eq!(
+        said,
+        "both led, one after the other\nthe tokens differ: true\n"
+    );
+}

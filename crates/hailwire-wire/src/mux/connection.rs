@@ -11,7 +11,6 @@ use thiserror::Error;
 use super::MuxError;
 use super::budget::WindowBudget;
 use super::frame::{MuxDecoder, MuxFrame};
-use super::level_shares::LevelShares;
 use super::preface::{MuxRole, PREFACE};
 use super::slab::{StreamKey, StreamSlab};
 use super::stream::{MuxStream, RecvState, SendState, StopState};
@@ -20,6 +19,7 @@ use crate::limits::{
     MAX_DATAGRAM, MUX_MAX_DATAGRAMS, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS,
     MUX_SEND_FLOOR, MUX_SEND_QUEUE,
 };
+use crate::priority_shares::PriorityShares;
 use crate::status::Code;
 
 /// Something that may be worth doing now. Each is told at most once for each call that answered
@@ -168,7 +168,7 @@ pub struct Mux {
     pub(super) close: Option<MuxFrame>,
     pub(super) control: VecDeque<StreamKey>,
     pub(super) ready: [VecDeque<StreamKey>; Priority::ALL.len()],
-    pub(super) shares: LevelShares,
+    pub(super) shares: PriorityShares,
     pub(super) pings: VecDeque<MuxFrame>,
     /// Pings of ours without an answer so far.
     pub(super) unanswered: usize,
@@ -226,7 +226,7 @@ impl Mux {
             close: None,
             control: VecDeque::new(),
             ready: Default::default(),
-            shares: LevelShares::default(),
+            shares: PriorityShares::default(),
             pings: VecDeque::new(),
             unanswered: 0,
             datagrams_out: VecDeque::new(),

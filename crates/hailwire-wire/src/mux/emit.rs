@@ -138,7 +138,7 @@ impl Mux {
 
     fn next_to_send(&mut self) -> Option<StreamKey> {
         let has = self.ready.each_ref().map(|queue| !queue.is_empty());
-        let level = self.shares.next(has)?;
+        let level = self.shares.next(has, MUX_MAX_DATA as u32)?;
         self.ready.get_mut(level)?.pop_front()
     }
 
@@ -168,7 +168,7 @@ impl Mux {
             out.body(part);
         }
         send.credit -= len as u64;
-        self.shares.sent(stream.priority as usize, len + HEADER);
+        self.shares.served(stream.priority as usize, len + HEADER);
         self.queued -= len;
         if send.queue.len() <= send.most / 2 && std::mem::take(&mut send.blocked) {
             self.events.push_back(MuxEvent::Writable(key));

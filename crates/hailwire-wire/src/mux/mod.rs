@@ -77,7 +77,6 @@ mod connection;
 mod emit;
 mod frame;
 mod input;
-mod level_shares;
 mod output;
 mod preface;
 mod slab;

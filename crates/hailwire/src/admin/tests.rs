@@ -21,7 +21,7 @@ fn agent() -> Value {
     json!({
         "name": "echo", "node": key().1, "node_name": "laptop", "local": true, "bare": "next",
         "description": "says it again", "tags": ["a"], "version": "1", "members": 2,
-        "member_numbers": [4, 5], "in_flight": 3,
+        "member_numbers": [4, 5], "in_flight": 3, "waiting": 2,
         "group": [{ "state": "healthy", "policy": "pinned", "in_flight": 3 }],
     })
 }
@@ -131,7 +131,8 @@ fn each_answer_has_its_fields_and_a_node_of_before_may_lack_the_later_ones() {
             "member_numbers",
             "members",
             "tags",
-            "version"
+            "version",
+            "waiting"
         ]
     );
     assert_eq!(

@@ -137,6 +137,7 @@ impl Config {
             attempts,
             pause,
             longest_pause,
+            keep,
             sender_quota,
             agent_quota,
             peer_quota,
@@ -147,6 +148,8 @@ impl Config {
         values.push(("messages.pause", text(&pause)));
         let longest_pause = humantime::format_duration(*longest_pause);
         values.push(("messages.longest-pause", text(&longest_pause)));
+        let keep = humantime::format_duration(*keep);
+        values.push(("messages.keep", text(&keep)));
         for (path, quota) in [
             ("messages.sender-quota", sender_quota),
             ("messages.agent-quota", agent_quota),

@@ -207,6 +207,7 @@ fn messages(node: &KdlNode, settings: &mut MessageSettings) -> Result<(), TextMi
         "attempts",
         "pause",
         "longest-pause",
+        "keep",
         "sender-quota",
         "agent-quota",
         "peer-quota",
@@ -218,6 +219,11 @@ fn messages(node: &KdlNode, settings: &mut MessageSettings) -> Result<(), TextMi
                 settings.attempts = number(inner, 1..=limits::MAX_MESSAGE_ATTEMPTS)?;
             }
             "pause" => settings.pause = pause(inner, Duration::from_secs(3600))?,
+            "keep" => {
+                let given = single::<DurationText>(inner)?.0;
+                let range = Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 3600);
+                settings.keep = within(inner, given, range, written_time)?;
+            }
             "sender-quota" => quota(inner, &mut settings.sender_quota)?,
             "agent-quota" => quota(inner, &mut settings.agent_quota)?,
             "peer-quota" => quota(inner, &mut settings.peer_quota)?,

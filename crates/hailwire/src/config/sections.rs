@@ -72,6 +72,10 @@ pub struct MessageSettings {
     /// Longest pause between two attempts. Default: 60 s; from 10 ms to a day.
     #[serde(serialize_with = "as_text")]
     pub longest_pause: Duration,
+    /// For how long the rows of what has its end are kept, of messages that came and, where their sender does not say, of those that were sent. Default:
+    /// 7 days; from 1 s to 30 days.
+    #[serde(serialize_with = "as_text")]
+    pub keep: Duration,
     /// What may wait of one sender, in each direction: an agent, or all programs of a node that have no name. Default: 50,000 messages
     /// and 512 MiB.
     pub sender_quota: MessageQuota,
@@ -119,6 +123,7 @@ impl Default for MessageSettings {
             attempts: max_attempts,
             pause: first_pause,
             longest_pause,
+            keep: Duration::from_secs(7 * 24 * 3600),
             sender_quota: quota(50_000, ByteSize::mib(512)),
             agent_quota: quota(100_000, ByteSize::gib(1)),
             peer_quota: quota(100_000, ByteSize::gib(1)),

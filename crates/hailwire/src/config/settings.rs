@@ -95,6 +95,12 @@ pub const SETTINGS: &[SettingRow] = &[
         about: "longest time between two of them",
     },
     SettingRow {
+        path: "messages.keep",
+        value: "duration, \"1s\" to \"30days\"",
+        default: "\"7days\"",
+        about: "how long the rows of durable messages that have their end are kept, and so how far back `hail inbox` and `hail task` can look",
+    },
+    SettingRow {
         path: "messages.sender-quota",
         value: "messages=, at least 1, and bytes=, \"1KiB\" to \"1TiB\"; either",
         default: "messages=50000 bytes=\"512MiB\"",

@@ -35,7 +35,7 @@ fn every_setting_is_read() {
         "node { name \"desk\" }\nlisten { udp \"0.0.0.0:4242\" \"[::]:4242\"; port-mapping #false }\n\
          hub \"https://hub.example.org\"\nhub \"http://127.0.0.1:8470\"\n\
          pool \"rule\"\nlimits { max-tunnels 7; grace \"1m30s\"; spin \"0s\" }\n\
-         messages { attempts 9; pause \"20ms\"; longest-pause \"2h\"; sender-quota messages=7; \
+         messages { attempts 9; pause \"20ms\"; longest-pause \"2h\"; keep \"3h\"; sender-quota messages=7; \
          agent-quota bytes=\"1TiB\"; total-quota messages=9 bytes=\"6GiB\" }\nlog { level \"debug\" }\n",
     );
     assert_eq!(config.node.name.unwrap().as_str(), "desk");
@@ -63,6 +63,7 @@ fn every_setting_is_read() {
         ),
         (9, 20, 7200)
     );
+    assert_eq!(messages.keep, Duration::from_secs(3 * 3600));
     let quotas = [
         messages.sender_quota,
         messages.agent_quota,

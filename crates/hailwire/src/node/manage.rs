@@ -251,6 +251,7 @@ pub(super) fn local_agents(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRo
                 .iter()
                 .map(|(member, _)| u64::from(member.in_flight()))
                 .sum(),
+            waiting: node.registry.waiting(&name) as u64,
             group: locals
                 .iter()
                 .map(|(member, _)| node.registry.member_row(member))
@@ -604,6 +605,7 @@ fn row(node: NodeId, node_name: String, offer: &AgentOffer) -> AgentRow {
         members: 0,
         member_numbers: Vec::new(),
         in_flight: 0,
+        waiting: 0,
         group: Vec::new(),
     }
 }

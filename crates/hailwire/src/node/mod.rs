@@ -68,6 +68,7 @@ mod tunnel;
 mod unread;
 #[cfg(test)]
 mod virtual_nodes;
+mod waiting_calls;
 
 use std::{
     fs::File,
@@ -198,12 +199,7 @@ impl NodeBuilder {
             path: shown(&database),
             source,
         })?;
-        let messages = messages::Messages::open(
-            &database,
-            id,
-            self.config.messages.policy(),
-            self.config.messages.quotas(),
-        )?;
+        let messages = messages::Messages::open(&database, id, &self.config.messages)?;
         let database = data.topics();
         paths::private_database(&database).map_err(|source| StartError::DataDir {
             path: shown(&database),

@@ -7,32 +7,72 @@
 use std::{
     collections::{BTreeMap, HashSet},
     iter,
+    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use foldhash::HashMap;
-use hailwire_core::{grants::Grant, offer_capacity::OfferCapacity};
+use hailwire_core::{grants::Grant, offer_capacity::OfferCapacity, routing::CallOrigin};
 use hailwire_pool::{
     AffinityKey, Lease, Member, MemberConfig, MemberPlace, MemberState, NoMember, Outcome, Pool,
-    PriorityPolicy, Tier,
+    PoolConfig, PriorityPolicy, Tier,
 };
 use hailwire_wire::{
-    AgentName, Code, NodeId, Status,
+    AgentName, Code, NodeId, Priority, Status,
     header::{AgentOffer, OfferedGroup, RegisterHeader},
+    limits,
 };
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
 };
 
+use super::waiting_calls::{QueuedCall, WaitingCalls};
 use crate::{admin::AgentMember, agent, agent::SharedHandler, session::Session};
 
 /// A group's pool.
-pub(crate) type AgentGroup = Pool<MemberKey, MemberTarget>;
+/// The members of one name, and the calls that wait for them.
+#[derive(Debug)]
+pub(crate) struct AgentGroup {
+    pool: Pool<MemberKey, MemberTarget>,
+    waiting: Arc<WaitingCalls>,
+}
+
+impl AgentGroup {
+    fn new(here: Arc<AtomicUsize>) -> Self {
+        let waiting = Arc::new(WaitingCalls::new(here));
+        Self {
+            pool: Pool::watched(PoolConfig::default(), waiting.clone()),
+            waiting,
+        }
+    }
+
+    /// How many calls may wait for it.
+    fn max_waiting(&self) -> usize {
+        let members = self.pool.members();
+        let registered = members
+            .iter()
+            .filter_map(|member| member.value().register());
+        let each = registered.map(|register| {
+            register
+                .max_waiting
+                .unwrap_or(limits::DEFAULT_WAITING_CALLS)
+        });
+        each.max().unwrap_or(0) as usize
+    }
+}
+
+impl Deref for AgentGroup {
+    type Target = Pool<MemberKey, MemberTarget>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.pool
+    }
+}
 
 /// The members of one group at one moment.
 pub(crate) type GroupMembers = Arc<[Arc<Member<MemberKey, MemberTarget>>]>;
@@ -98,6 +138,14 @@ impl MemberUse {
 }
 
 impl MemberTarget {
+    /// Whether it may take a call that names no member.
+    const fn takes(&self, local_only: bool) -> bool {
+        match self {
+            Self::Peer { bare, .. } => *bare && !local_only,
+            Self::Handler { .. } | Self::Attached { .. } => true,
+        }
+    }
+
     fn register(&self) -> Option<&RegisterHeader> {
         match self {
             Self::Handler { register, .. } | Self::Attached { register, .. } => Some(register),
@@ -116,6 +164,8 @@ pub(crate) struct Registry {
     capacity: Mutex<OfferCapacity>,
     changed: Notify,
     origin: Instant,
+    /// Calls that wait for any of the groups.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Registry {
@@ -128,6 +178,7 @@ impl Registry {
             capacity: Mutex::default(),
             changed: Notify::new(),
             origin: Instant::now(),
+            waiting: Arc::default(),
         }
     }
 
@@ -311,7 +362,7 @@ impl Registry {
         }
     }
 
-    /// Who takes the next call of `name`, members in `excluded` apart.
+    /// Who takes the next call of `name`, members in `excluded` apart. Where calls wait already, nobody does.
     ///
     /// # Errors
     ///
@@ -323,12 +374,38 @@ impl Registry {
         excluded: &[MemberKey],
         affinity: Option<AffinityKey>,
     ) -> Result<MemberLease, Status> {
-        self.pick_where(name, affinity, |member| {
-            let takes = match member.value() {
-                MemberTarget::Peer { bare, .. } => *bare && !local_only,
-                MemberTarget::Handler { .. } | MemberTarget::Attached { .. } => true,
-            };
-            takes && !excluded.contains(member.key())
+        let group = self.group(name).ok_or_else(|| not_found(name))?;
+        match group.waiting.is_waiting() {
+            true => Err(full(name)),
+            false => self.pick_of(&group, name, local_only, excluded, affinity),
+        }
+    }
+
+    /// As [`Registry::pick`], for a call whose turn it is among those that wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::pick`].
+    pub(super) fn pick_in_turn(
+        &self,
+        name: &AgentName,
+        local_only: bool,
+        affinity: Option<AffinityKey>,
+    ) -> Result<MemberLease, Status> {
+        let group = self.group(name).ok_or_else(|| not_found(name))?;
+        self.pick_of(&group, name, local_only, &[], affinity)
+    }
+
+    fn pick_of(
+        &self,
+        group: &AgentGroup,
+        name: &AgentName,
+        local_only: bool,
+        excluded: &[MemberKey],
+        affinity: Option<AffinityKey>,
+    ) -> Result<MemberLease, Status> {
+        self.pick_where(group, name, affinity, |member| {
+            member.value().takes(local_only) && !excluded.contains(member.key())
         })
     }
 
@@ -339,7 +416,9 @@ impl Registry {
     /// As [`Registry::pick`].
     pub(crate) fn pick_number(&self, name: &AgentName, number: u64) -> Result<MemberLease, Status> {
         let key = MemberKey::Local(number);
-        let picked = self.pick_where(name, None, |member| *member.key() == key);
+        let group = self.group(name).ok_or_else(|| not_found(name));
+        let meant = |member: &Member<MemberKey, MemberTarget>| *member.key() == key;
+        let picked = group.and_then(|group| self.pick_where(&group, name, None, meant));
         picked.map_err(|status| match status.code {
             Code::NotFound => Status::new(
                 Code::NotFound,
@@ -352,27 +431,24 @@ impl Registry {
 
     fn pick_where(
         &self,
+        group: &AgentGroup,
         name: &AgentName,
         affinity: Option<AffinityKey>,
         accept: impl Fn(&Member<MemberKey, MemberTarget>) -> bool,
     ) -> Result<MemberLease, Status> {
-        let group = self.group(name).ok_or_else(|| not_found(name))?;
         let picked = match affinity {
             Some(key) => group.pick_affine(self.now(), key, accept),
             None => group.pick_where(self.now(), accept),
         };
         picked.map_err(|why| match why {
             NoMember::Empty => not_found(name),
-            NoMember::Full => Status::new(
-                Code::ResourceExhausted,
-                format!("all members of `{name}` are at their limit of calls"),
-            )
-            .with_hint("call again later, or start another member of the same name"),
-            NoMember::Down { .. } => Status::new(
+            NoMember::Full => full(name),
+            NoMember::Down { until } => Status::new(
                 Code::Unavailable,
                 format!("no member of `{name}` is healthy now"),
             )
-            .with_hint("call again in a moment; `hail status` shows what is up"),
+            .with_hint("call again in a moment; `hail status` shows what is up")
+            .with_retry_after(until.saturating_sub(self.now())),
         })
     }
 
@@ -397,12 +473,34 @@ impl Registry {
         group.members().iter().any(|member| takes(member.value()))
     }
 
-    /// A peer that offers an agent and takes calls that name no node.
-    pub(crate) fn peer_with(&self, name: &AgentName) -> Option<NodeId> {
-        let picked = self.pick(name, false, &[], None).ok()?;
-        match picked.value() {
-            MemberTarget::Peer { id, .. } => Some(*id),
-            MemberTarget::Handler { .. } | MemberTarget::Attached { .. } => None,
+    /// The node whose agent of that name is to have a durable message, which can wait for it: that of the key's member where there is a key, else this
+    /// one where it has a member, else that of the peer that a call would go to; nothing where nobody is known.
+    pub(crate) fn node_for_message(
+        &self,
+        name: &AgentName,
+        affinity: Option<AffinityKey>,
+    ) -> Option<NodeId> {
+        let group = self.group(name)?;
+        let takes = |member: &Member<MemberKey, MemberTarget>| member.value().takes(false);
+        let node = |target: &MemberTarget| match target {
+            MemberTarget::Peer { id, .. } => *id,
+            MemberTarget::Handler { .. } | MemberTarget::Attached { .. } => self.own,
+        };
+        if let Some(key) = affinity {
+            let member = group.affine_member(self.now(), key, takes)?;
+            return Some(node(member.value()));
+        }
+        if self.has_local(name) {
+            return Some(self.own);
+        }
+        match self.pick_in_turn(name, false, None) {
+            Ok(picked) => Some(node(picked.value())),
+            // None is in service, but one may be by then.
+            Err(_) => {
+                let members = group.members();
+                let first = members.iter().find(|member| takes(member));
+                first.map(|member| node(member.value()))
+            }
         }
     }
 
@@ -513,6 +611,44 @@ impl Registry {
         self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Lets a call of `name` wait for a place; nothing where no call may wait for it, or not all its members are full.
+    ///
+    /// # Errors
+    ///
+    /// `resource_exhausted` where no more may wait.
+    pub(super) fn enter_queue(
+        &self,
+        name: &AgentName,
+        local_only: bool,
+        origin: CallOrigin,
+        priority: Priority,
+    ) -> Result<Option<QueuedCall>, Status> {
+        let Some(group) = self.group(name) else {
+            return Ok(None);
+        };
+        let most = group.max_waiting();
+        if most == 0 {
+            return Ok(None);
+        }
+        let queued = group.waiting.enter(name, most, origin, priority)?;
+        if self.has_room(name, local_only) {
+            group.waiting.tell_next();
+        }
+        Ok(Some(queued))
+    }
+
+    /// Whether a member of `name` has room for a call.
+    pub(super) fn has_room(&self, name: &AgentName, local_only: bool) -> bool {
+        let group = self.group(name);
+        let takes = |member: &Member<MemberKey, MemberTarget>| member.value().takes(local_only);
+        group.is_some_and(|group| group.has_room_where(self.now(), takes))
+    }
+
+    /// How many calls wait for a place in a member of `name`.
+    pub(crate) fn waiting(&self, name: &AgentName) -> usize {
+        self.group(name).map_or(0, |group| group.waiting.len())
+    }
+
     fn group(&self, name: &AgentName) -> Option<Arc<AgentGroup>> {
         self.groups
             .read()
@@ -531,7 +667,8 @@ impl Registry {
         config: MemberConfig,
     ) {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
-        let group = groups.entry(name).or_default();
+        let new = || Arc::new(AgentGroup::new(self.waiting.clone()));
+        let group = groups.entry(name).or_insert_with(new);
         let members = group.members();
         let locals = members.iter().filter(|member| member.tier() == Tier::Local);
         let taken: HashSet<u64> = locals.map(|member| member.place().number()).collect();
@@ -543,7 +680,9 @@ impl Registry {
 
     fn insert(&self, name: AgentName, key: MemberKey, target: MemberTarget, config: MemberConfig) {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
-        groups.entry(name).or_default().insert(key, target, config);
+        let new = || Arc::new(AgentGroup::new(self.waiting.clone()));
+        let group = groups.entry(name).or_insert_with(new);
+        group.insert(key, target, config);
     }
 
     /// Takes a member out, and its group with the last one.
@@ -556,6 +695,8 @@ impl Registry {
         };
         member = group.remove(key);
         _group = if group.is_empty() {
+            // Whoever waits for it learns that it is gone.
+            group.waiting.tell_all();
             groups.remove(name)
         } else {
             None
@@ -599,6 +740,12 @@ fn offered_group(policies: impl Iterator<Item = PriorityPolicy> + Clone) -> Offe
             overflow: above.min().unwrap_or(0),
         },
     }
+}
+
+fn full(name: &AgentName) -> Status {
+    let what = format!("all members of `{name}` are at their limit of calls");
+    Status::new(Code::ResourceExhausted, what)
+        .with_hint("call again later, or start another member of the same name")
 }
 
 pub(crate) fn not_found(name: &AgentName) -> Status {

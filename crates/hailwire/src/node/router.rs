@@ -153,7 +153,14 @@ async fn carry(
         true => keep_message(node, kind, &header, origin),
         false => match place(node, Some(session), &mut header, origin, deadline) {
             RouteProgress::Now(route) => route,
-            RouteProgress::Later(route) => route.await,
+            RouteProgress::Later(route) => {
+                tokio::select! {
+                    biased;
+                    route = route => route,
+                    // The caller gave up while its call waited.
+                    _ = send.stopped() => return,
+                }
+            }
         },
     };
     let CallRoute { to, picked } = match route {
@@ -268,7 +275,7 @@ pub(super) fn route<'a>(
         return RouteProgress::Now(route);
     }
     RouteProgress::Later(Box::pin(async move {
-        let route = pin!(route_slowly(node, &request, decision));
+        let route = pin!(route_in_turn(node, &request, decision, origin));
         session::in_time(deadline, route).await
     }))
 }
@@ -307,7 +314,11 @@ fn known_route(
 ) -> Option<Result<CallRoute, Status>> {
     let agent = &request.address.agent;
     match decision {
-        RouteDecision::Deliver => Some(local_route(node, request)),
+        RouteDecision::Deliver => match local_route(node, request) {
+            // It may wait.
+            Err(status) if status.code == Code::ResourceExhausted && request.member == 0 => None,
+            route => Some(route),
+        },
         // A tunnel over that carrier may have to be brought up.
         _ if request.carrier.is_some() => None,
         RouteDecision::Dial(id) => {
@@ -327,6 +338,58 @@ fn known_route(
             }))
         }
         RouteDecision::Resolve(_) => None,
+    }
+}
+
+/// As [`route_slowly`]; a call that finds all members of its group full waits for one.
+async fn route_in_turn(
+    node: &Arc<NodeInner>,
+    request: &RouteRequest,
+    decision: RouteDecision,
+    origin: CallOrigin,
+) -> Result<CallRoute, Status> {
+    let agent = &request.address.agent;
+    let local_only = match decision {
+        RouteDecision::Deliver => Some(true),
+        RouteDecision::Search => Some(false),
+        RouteDecision::Dial(_) | RouteDecision::Resolve(_) => None,
+    };
+    let routed = route_slowly(node, request, decision).await;
+    let Some(local_only) = local_only.filter(|_| request.member == 0) else {
+        return routed;
+    };
+    let full = match routed {
+        Err(status) if status.code == Code::ResourceExhausted => status,
+        routed => return routed,
+    };
+    let Some(mut queued) =
+        node.registry
+            .enter_queue(agent, local_only, origin, request.priority)?
+    else {
+        return Err(full);
+    };
+    loop {
+        let has_room = || node.registry.has_room(agent, local_only);
+        queued.place(agent, has_room).await?;
+        let affinity = affinity_of(request);
+        let picked = node.registry.pick_in_turn(agent, local_only, affinity);
+        let picked = match picked {
+            Err(status) if status.code == Code::ResourceExhausted => {
+                queued.wait_again();
+                continue;
+            }
+            picked => picked?,
+        };
+        queued.taken();
+        let to = match picked.value().reach() {
+            MemberReach::Here(to) => to,
+            MemberReach::Peer(id) => {
+                let tunnel = tunnel::tunnel_for_call(node, id, request.carrier, false);
+                CallDestination::Peer(id, tunnel.await?)
+            }
+        };
+        let picked = Some(picked);
+        return Ok(CallRoute { to, picked });
     }
 }
 

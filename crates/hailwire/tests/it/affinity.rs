@@ -7,6 +7,7 @@ use hailwire_wire::limits::MAX_AFFINITY;
 
 use crate::{
     grants::bare,
+    messages::ended,
     test_node::{PATIENCE, TestNode},
 };
 
@@ -51,6 +52,32 @@ async fn a_key_goes_to_the_same_member_from_every_node_of_the_group() {
         *shares.entry(owner).or_default() += 1;
     }
     assert_eq!(shares.len(), 4, "each has some: {shares:?}");
+}
+
+#[tokio::test]
+async fn durable_calls_of_a_key_go_to_the_node_and_member_that_its_calls_go_to() {
+    let (alice, bob) = TestNode::pair().await;
+    let carol = TestNode::named("carol").await;
+    carol.befriend(&alice).await;
+    let _a = member(&alice.client(), "a").await;
+    let _b1 = member(&bob.client(), "b1").await;
+    let _b2 = member(&bob.client(), "b2").await;
+    let _c = member(&carol.client(), "c").await;
+    for other in [&bob, &carol] {
+        assert_eq!(bare(&alice, "shard", other).await, BareCalls::Next);
+    }
+    let client = alice.client();
+    let mut taken: HashMap<String, u32> = HashMap::new();
+    for number in 0..40 {
+        let key = format!("user-{number}");
+        let call = client.call("shard").affinity(&key);
+        let receipt = call.durable(true, true).await.unwrap();
+        let end = ended(&client, &receipt.id).await;
+        let by = end.answer.text;
+        assert_eq!(by, owner(&client, "shard", &key).await, "{key}");
+        *taken.entry(by).or_default() += 1;
+    }
+    assert_eq!(taken.len(), 4, "each has some: {taken:?}");
 }
 
 #[tokio::test]

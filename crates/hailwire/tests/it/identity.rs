@@ -98,6 +98,7 @@ async fn a_peer_registers_no_agent() {
         overflow: 0,
         pinned_ms: 0,
         slow_start_ms: 0,
+        max_waiting: None,
         name: "grep".parse().unwrap(),
         description: String::new(),
         tags: Vec::new(),

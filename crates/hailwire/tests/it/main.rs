@@ -21,6 +21,7 @@ mod coordination;
 #[expect(unreachable_pub, reason = "the fuzz target uses it too")]
 mod datagrams;
 mod engine;
+mod examples;
 mod faults;
 mod fixtures;
 mod full_disk;
@@ -59,4 +60,5 @@ mod tcp;
 mod test_node;
 mod topics;
 mod trust;
+mod waiting_calls;
 mod wire;

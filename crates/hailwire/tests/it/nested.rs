@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
-use hailwire::{Agent, Client, Code, Request, Response, ServeHandle};
+use hailwire::{Agent, Client, Code, Request, Response, ServeHandle, admin::NodeStatus};
 use tokio::sync::mpsc;
 
-use crate::test_node::{PATIENCE, TestNode};
+use crate::{
+    child::{Helper, Role},
+    test_node::{PATIENCE, TestNode},
+};
 
 /// What happened to a call at the last node: the milliseconds that it had, and that it was dropped.
 #[derive(Debug, PartialEq, Eq)]
@@ -138,6 +141,62 @@ async fn a_cancel_reaches_every_hop_and_so_does_the_end_of_the_node_in_the_middl
     assert_eq!(chain.next().await, Seen::Dropped);
     let status = call.await.unwrap().unwrap_err();
     assert_eq!(status.code, Code::Unavailable, "{status}");
+}
+
+#[tokio::test]
+async fn deadline_and_cancel_go_through_a_group_and_the_kill_of_a_member_in_the_middle_is_felt_at_both_ends()
+ {
+    let (desk, last) = tokio::join!(TestNode::named("desk"), TestNode::named("last"));
+    let (_hold, mut seen) = serve_hold(&last.client()).await;
+    let mut next = async || {
+        let seen = tokio::time::timeout(PATIENCE, seen.recv()).await;
+        seen.unwrap().unwrap()
+    };
+    let mut middles = Vec::new();
+    for name in ["one", "two"] {
+        let middle = TestNode::named(name).await;
+        desk.befriend(&middle).await;
+        middle.befriend(&last).await;
+        let id = middle.node.id();
+        middle.node.shutdown(Duration::ZERO).await;
+        let process = Helper::start(Role::MiddleNode, middle.dir.path(), name);
+        middles.push((id, process, middle.dir));
+    }
+    let client = desk.client();
+    let begin = |left| tokio::spawn(client.call("middle").deadline(left).send());
+    let minute = Duration::from_secs(60);
+    while !middles.is_empty() {
+        // What is left arrives, and so does a cancel.
+        let call = begin(minute);
+        let Seen::Begun(Some(left)) = next().await else {
+            panic!("no deadline came");
+        };
+        assert!(left > 30_000 && left <= 60_000, "{left}");
+        call.abort();
+        assert_eq!(next().await, Seen::Dropped);
+        // The end of the time does.
+        let late = begin(Duration::from_millis(500));
+        assert!(matches!(next().await, Seen::Begun(Some(_))));
+        assert_eq!(next().await, Seen::Dropped);
+        let status = late.await.unwrap().unwrap_err();
+        assert_eq!(status.code, Code::DeadlineExceeded, "{status}");
+        // And so does the death of the member that has it.
+        let call = begin(minute);
+        assert!(matches!(next().await, Seen::Begun(Some(_))));
+        let having = |status: NodeStatus| {
+            let mut tunnels = status.tunnels.into_iter();
+            tunnels
+                .find(|tunnel| tunnel.in_flight > 0)
+                .map(|tunnel| tunnel.peer)
+        };
+        let having = desk.once(having).await;
+        let place = middles.iter().position(|(id, ..)| *id == having).unwrap();
+        let (_, mut process, _dir) = middles.remove(place);
+        process.kill();
+        assert_eq!(next().await, Seen::Dropped);
+        let status = call.await.unwrap().unwrap_err();
+        assert_eq!(status.code, Code::Unavailable, "{status}");
+    }
 }
 
 #[tokio::test]

@@ -283,6 +283,7 @@ async fn as_many_streams_as_the_program_takes_are_connected() {
     let agent = Agent::new("waf")
         .unwrap()
         .max_concurrency(1)
+        .max_waiting(0)
         .streams_to(path);
     let handler = |_: Request| async { Ok(Response::default()) };
     let _serving = program.serve(agent, handler).await.unwrap();

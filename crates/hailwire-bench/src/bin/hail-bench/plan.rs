@@ -182,6 +182,7 @@ fn plan_messaging(size: SuiteSize, out: Option<PathBuf>) -> Result<Action, Comma
             messages,
             kills,
             rough_network: false,
+            soak: None,
             power_loss: None,
             seed: seed_from_time(),
             program: measured_program(None)?,
@@ -247,6 +248,7 @@ fn plan_messages(messages: bench::MessagesArgs) -> Result<Action, CommandFailure
         messages: messages.messages,
         kills: messages.kills,
         rough_network: messages.rough_network,
+        soak: messages.soak,
         power_loss: messages.power_loss.then_some(match messages.ignore_syncs {
             true => SyncPromise::Broken,
             false => SyncPromise::Kept,

@@ -211,6 +211,7 @@ mod tests {
             members: 2,
             member_numbers: vec![1, 2],
             in_flight: 3,
+            waiting: 0,
         };
         let with = |calls, up, sent| {
             let peers = (1..=40).map(|n| tunnel(&format!("peer-{n:02}"), up, sent));

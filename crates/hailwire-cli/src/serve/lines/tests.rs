@@ -58,8 +58,12 @@ impl LineFixture {
 #[tokio::test]
 async fn one_process_answers_line_for_line() {
     let house = LineFixture::new("while read l; do echo $$ $l; done");
-    let first = house.lines.exchange(b"a").await.unwrap();
-    let second = house.lines.exchange(b"b\n").await.unwrap();
+    let first = house.lines.exchange(b"a", Priority::Medium).await.unwrap();
+    let second = house
+        .lines
+        .exchange(b"b\n", Priority::Medium)
+        .await
+        .unwrap();
     let pid = |line: &Bytes| line.split(|b| *b == b' ').next().unwrap().to_vec();
     assert_eq!(pid(&first), pid(&second));
     assert!(first.ends_with(b" a\n") && second.ends_with(b" b\n"));
@@ -71,7 +75,14 @@ async fn calls_at_once_are_answered_each_with_its_own_line() {
     let house = LineFixture::new("cat");
     let calls = (0..50).map(|i| {
         let lines = house.lines.clone();
-        tokio::spawn(async move { (i, lines.exchange(i.to_string().as_bytes()).await) })
+        tokio::spawn(async move {
+            (
+                i,
+                lines
+                    .exchange(i.to_string().as_bytes(), Priority::Medium)
+                    .await,
+            )
+        })
     });
     for call in calls.collect::<Vec<_>>() {
         let (i, answer) = call.await.unwrap();
@@ -81,29 +92,70 @@ async fn calls_at_once_are_answered_each_with_its_own_line() {
 }
 
 #[tokio::test]
+async fn the_most_urgent_of_the_calls_that_wait_is_next_and_may_take_a_place_among_them() {
+    let waiting = Arc::<Mutex<WaitingLines>>::default();
+    let enter = |text: &'static str, priority| {
+        let (reply, answer) = oneshot::channel();
+        let question = Bytes::from(text);
+        let entered = locked(&waiting).enter(LineExchange { question, reply }, priority);
+        (entered, answer)
+    };
+    let mut low: Vec<_> = (0..MAX_WAITING)
+        .map(|_| enter("low", Priority::Low).1)
+        .collect();
+    assert!(enter("more", Priority::Low).0.is_err());
+    let (entered, _answer) = enter("critical", Priority::Critical);
+    assert_eq!(entered, Ok(false), "it has the place of another");
+    let newest = low.pop().unwrap().await.unwrap().unwrap_err();
+    assert_eq!(newest.code, Code::ResourceExhausted);
+    let next = || locked(&waiting).next().map(|next| next.question);
+    assert_eq!(next().unwrap(), "critical");
+    for _ in low {
+        assert_eq!(next().unwrap(), "low");
+    }
+    assert_eq!(next(), None);
+}
+
+#[tokio::test]
 async fn a_process_that_died_is_started_again_by_the_next_call() {
     let house = LineFixture::new("read l; echo $l; read l; echo gone >&2; exit 1");
-    assert_eq!(house.lines.exchange(b"a").await.unwrap(), "a\n");
-    let status = house.lines.exchange(b"b").await.unwrap_err();
+    assert_eq!(
+        house.lines.exchange(b"a", Priority::Medium).await.unwrap(),
+        "a\n"
+    );
+    let status = house
+        .lines
+        .exchange(b"b", Priority::Medium)
+        .await
+        .unwrap_err();
     assert_eq!(
         (status.code, status.details.as_str()),
         (Code::Unavailable, "gone")
     );
-    assert_eq!(house.lines.exchange(b"c").await.unwrap(), "c\n");
+    assert_eq!(
+        house.lines.exchange(b"c", Priority::Medium).await.unwrap(),
+        "c\n"
+    );
     house.finish().await;
 }
 
 #[tokio::test]
 async fn a_cancelled_call_never_answers_the_next_one() {
     let house = LineFixture::new("while read l; do [ $l = stuck ] && sleep 1000; echo $l; done");
-    assert_eq!(house.lines.exchange(b"a").await.unwrap(), "a\n");
+    assert_eq!(
+        house.lines.exchange(b"a", Priority::Medium).await.unwrap(),
+        "a\n"
+    );
     {
-        let stuck = house.lines.exchange(b"stuck");
+        let stuck = house.lines.exchange(b"stuck", Priority::Medium);
         tokio::pin!(stuck);
         // Polled once, so that the call is on its way, then dropped.
         tokio::select! { biased; _ = &mut stuck => panic!("answered"), () = std::future::ready(()) => {} }
     }
-    assert_eq!(house.lines.exchange(b"b").await.unwrap(), "b\n");
+    assert_eq!(
+        house.lines.exchange(b"b", Priority::Medium).await.unwrap(),
+        "b\n"
+    );
     house.finish().await;
 }
 
@@ -112,7 +164,11 @@ async fn strangers(house: &LineFixture, calls: usize) -> (usize, Vec<String>) {
     let (mut answered, mut wrong) = (0, Vec::new());
     for i in 0..calls {
         let question = format!("q{i}.");
-        if let Ok(answer) = house.lines.exchange(question.as_bytes()).await {
+        if let Ok(answer) = house
+            .lines
+            .exchange(question.as_bytes(), Priority::Medium)
+            .await
+        {
             answered += 1;
             if !answer.starts_with(question.as_bytes()) {
                 wrong.push(format!("{question}: {answer:?}"));
@@ -156,7 +212,7 @@ async fn a_program_that_slips_once_is_started_again_and_answers_the_others() {
 async fn output_while_nobody_asks_restarts_the_program_before_the_next_question() {
     let house = LineFixture::new("while read l; do echo $$ $l; (sleep 0.05; echo late) & done");
     let pid = |line: &Bytes| line.split(|b| *b == b' ').next().unwrap().to_vec();
-    let first = house.lines.exchange(b"a").await.unwrap();
+    let first = house.lines.exchange(b"a", Priority::Medium).await.unwrap();
     // The first process is ended by what it writes: its number vanishes.
     let number = String::from_utf8(pid(&first)).unwrap();
     let ended = async {
@@ -167,7 +223,7 @@ async fn output_while_nobody_asks_restarts_the_program_before_the_next_question(
     tokio::time::timeout(Duration::from_secs(20), ended)
         .await
         .unwrap();
-    let second = house.lines.exchange(b"b").await.unwrap();
+    let second = house.lines.exchange(b"b", Priority::Medium).await.unwrap();
     assert!(pid(&first) != pid(&second) && second.ends_with(b" b\n"));
     house.finish().await;
 }
@@ -189,10 +245,18 @@ async fn with_keys_even_a_line_that_comes_late_is_nobody_elses_answer() {
 async fn a_long_question_may_be_answered_while_it_is_still_read() {
     let house = LineFixture::new("cat");
     let question = vec![b'x'; MAX_LINE - 1];
-    let answer = house.lines.exchange(&question).await.unwrap();
+    let answer = house
+        .lines
+        .exchange(&question, Priority::Medium)
+        .await
+        .unwrap();
     assert_eq!(answer.len(), MAX_LINE);
     let early = LineFixture::new("echo yes; cat >&2");
-    let status = early.lines.exchange(&question).await.unwrap_err();
+    let status = early
+        .lines
+        .exchange(&question, Priority::Medium)
+        .await
+        .unwrap_err();
     assert_eq!(status.code, Code::Internal);
     house.finish().await;
     early.finish().await;
@@ -202,7 +266,10 @@ async fn a_long_question_may_be_answered_while_it_is_still_read() {
 async fn a_program_that_answers_once_and_ends_has_answered() {
     let house = LineFixture::new("read l; echo $l");
     for question in ["a", "b", "c"] {
-        let answer = house.lines.exchange(question.as_bytes()).await;
+        let answer = house
+            .lines
+            .exchange(question.as_bytes(), Priority::Medium)
+            .await;
         if let Ok(answer) = answer {
             assert_eq!(answer, format!("{question}\n"));
         }
@@ -214,15 +281,30 @@ async fn a_program_that_answers_once_and_ends_has_answered() {
 async fn two_lines_and_an_endless_line_are_refused() {
     let house = LineFixture::new("read l; cat /dev/zero");
     assert_eq!(
-        house.lines.exchange(b"a\nb").await.unwrap_err().code,
+        house
+            .lines
+            .exchange(b"a\nb", Priority::Medium)
+            .await
+            .unwrap_err()
+            .code,
         Code::InvalidArgument
     );
     assert_eq!(
-        house.lines.exchange(b"a\rb").await.unwrap_err().code,
+        house
+            .lines
+            .exchange(b"a\rb", Priority::Medium)
+            .await
+            .unwrap_err()
+            .code,
         Code::InvalidArgument
     );
     assert_eq!(
-        house.lines.exchange(b"a").await.unwrap_err().code,
+        house
+            .lines
+            .exchange(b"a", Priority::Medium)
+            .await
+            .unwrap_err()
+            .code,
         Code::ResourceExhausted
     );
     house.finish().await;
@@ -235,7 +317,13 @@ async fn a_program_that_answers_nothing_is_left_alone_for_a_while() {
     let house = LineFixture::new(&script);
     let mut told = Vec::new();
     for _ in 0..100 {
-        told.push(house.lines.exchange(b"a").await.unwrap_err());
+        told.push(
+            house
+                .lines
+                .exchange(b"a", Priority::Medium)
+                .await
+                .unwrap_err(),
+        );
     }
     assert!(told.iter().all(|status| status.code == Code::Unavailable));
     assert!(
@@ -254,7 +342,10 @@ async fn a_program_that_answers_nothing_is_left_alone_for_a_while() {
 async fn a_program_that_has_answered_is_started_again_at_once_and_counted() {
     let house = LineFixture::new("read l; echo $l; exit 3");
     for _ in 0..4 {
-        assert_eq!(house.lines.exchange(b"a").await.unwrap(), "a\n");
+        assert_eq!(
+            house.lines.exchange(b"a", Priority::Medium).await.unwrap(),
+            "a\n"
+        );
     }
     assert_eq!(house.counters.restarts.load(Relaxed), 3);
     house.finish().await;

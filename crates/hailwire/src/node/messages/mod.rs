@@ -29,10 +29,11 @@ use hailwire_core::{
     held_copies::HeldCopies,
     inbox_schedule::{InboxSchedule, MessageNumber},
     message_exchange::{MessageExchange, OfferedLane},
-    message_quotas::{MessageQuotas, QuotaBounds, QuotaDirection, WaitingMessage},
+    message_quotas::{MessageQuotas, QuotaDirection, WaitingMessage},
     progress_reports::ProgressReports,
     routing::CallOrigin,
 };
+use hailwire_pool::AffinityKey;
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, Status,
     address::{self, NodeRef},
@@ -40,13 +41,17 @@ use hailwire_wire::{
     header, limits,
     messages::{MessageId, MessageState},
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 
 use self::rows::{LearnedMessage, MessageEnd, NewMessage, OpenEntry};
-use super::{NodeInner, hubs, manage::millis, resolve};
+use super::{NodeInner, hubs, manage::millis, resolve, tunnel};
 use crate::{
     admin::{self, SendReceipt},
     agent::{Request, Response, SharedHandler},
+    config::MessageSettings,
     key::random,
 };
 
@@ -56,8 +61,8 @@ pub use store::MessageStoreError;
 /// For how long a message is worth anything where its sender does not say: seven days.
 const DEFAULT_EXPIRY: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// For how long the rows of what has its end are kept.
-const KEPT_AFTER_END: Duration = Duration::from_secs(7 * 24 * 3600);
+/// For how long it is remembered that a message which never came was withdrawn, or refused: longer than a hub holds a copy of it.
+const REMEMBERED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// For how long a sender may have its row kept.
 const LONGEST_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -68,11 +73,16 @@ const LOOK_AFTER_END: Duration = Duration::from_secs(60);
 /// Between two looks for what is too old, where something may be: the system's clock may be set meanwhile.
 const LONGEST_LOOK: Duration = Duration::from_secs(3600);
 
+/// How long other nodes are asked for the agent of a message that names no node.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Durable messages of one node.
 #[derive(Debug)]
 pub(super) struct Messages {
     store: MessageStore,
     policy: DeliveryPolicy,
+    /// For how long the rows of what has its end are kept.
+    keep: Duration,
     inbox: Mutex<InboxSchedule>,
     /// Agents of which it is to be seen how many messages they take; `None` for all.
     unseen: Mutex<Option<HashSet<AgentName>>>,
@@ -131,7 +141,7 @@ fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Messages {
-    /// Opens the database of messages of node `own`, which are tried by this policy, and of which so many may wait.
+    /// Opens the database of messages of node `own`.
     ///
     /// # Errors
     ///
@@ -139,18 +149,25 @@ impl Messages {
     pub(super) fn open(
         path: &Path,
         own: NodeId,
-        policy: DeliveryPolicy,
-        bounds: QuotaBounds,
+        settings: &MessageSettings,
     ) -> Result<Self, MessageStoreError> {
+        let (policy, bounds) = (settings.policy(), settings.quotas());
+        let keep = settings.keep;
         let begin = |db: &rusqlite::Connection| {
             let (open, peers) = rows::begin(db, own, &policy, now_ms())?;
-            Ok((open, peers, rows::leaving(db, own)?, rows::next_expiry(db)?))
+            Ok((
+                open,
+                peers,
+                rows::leaving(db, own)?,
+                rows::next_expiry(db, keep)?,
+            ))
         };
         let (store, (open, peers, leaving, expiry)) =
             MessageStore::open(path, "messages", schema::SCHEMA, begin)?;
         let messages = Self {
             store,
             policy,
+            keep,
             inbox: Mutex::default(),
             unseen: Mutex::default(),
             exchange: Mutex::default(),
@@ -329,7 +346,7 @@ async fn accept(
         return refuse("a raw stream cannot be durable", "make a call or a send");
     }
     let mut header = std::mem::take(&mut *request.header);
-    let options = KeptOptions::take(&mut header)?;
+    let options = KeptOptions::take(&mut header, node.messages.keep)?;
     let (receiver, agent) = receiver(node, &header).await?;
     let body = request.body.bytes(limits::MAX_SEND_BODY).await?;
     let now = now_ms();
@@ -420,7 +437,7 @@ struct KeptOptions {
 
 impl KeptOptions {
     /// Takes them out of a header, and what only a receiver's node may say.
-    fn take(header: &mut CallHeader) -> Result<Self, Status> {
+    fn take(header: &mut CallHeader, usual: Duration) -> Result<Self, Status> {
         let number = |name: &str, bounds: std::ops::RangeInclusive<u64>| {
             let Some(text) = header.field(name) else {
                 return Ok(None);
@@ -437,7 +454,7 @@ impl KeptOptions {
         let most = u64::from(limits::MAX_MESSAGE_ATTEMPTS);
         let attempts = number(admin::ATTEMPTS_FIELD, 1..=most)?.unwrap_or_default();
         let options = Self {
-            keep: keep.unwrap_or(millis(KEPT_AFTER_END)),
+            keep: keep.unwrap_or(millis(usual)),
             attempts: u32::try_from(attempts).unwrap_or(limits::MAX_MESSAGE_ATTEMPTS),
         };
         header
@@ -472,12 +489,26 @@ async fn receiver(
     }
     let receiver = match &parsed.node {
         Some(who) => resolve::resolve(node, who).await?,
-        None if node.registry.has_local(&parsed.agent) => node.id(),
-        None => node.registry.peer_with(&parsed.agent).ok_or_else(|| {
-            let what = format!("no agent `{}` is here now", parsed.agent);
-            Status::new(Code::NotFound, what)
-                .with_hint("name its node (`agent@node`), and it may be away or not started yet")
-        })?,
+        None => {
+            let affinity =
+                (!header.affinity.is_empty()).then(|| AffinityKey::of(header.affinity.as_bytes()));
+            let find = || node.registry.node_for_message(&parsed.agent, affinity);
+            let found = match find() {
+                Some(found) => Some(found),
+                None => {
+                    let asked = tunnel::ask_others(node, &parsed.agent);
+                    // It goes on where it takes longer, and finds it for whoever sends next.
+                    let _ = timeout(OTHERS_PATIENCE, asked).await;
+                    find()
+                }
+            };
+            found.ok_or_else(|| {
+                let what = format!("no agent `{}` is here now", parsed.agent);
+                Status::new(Code::NotFound, what).with_hint(
+                    "name its node (`agent@node`), and it may be away or not started yet",
+                )
+            })?
+        }
     };
     if receiver != node.id() && !hubs::trusts(node, receiver).await {
         let who = NodeRef::Id(receiver);
@@ -537,11 +568,12 @@ pub(super) async fn keep_clean(node: Arc<NodeInner>) {
         }
         *locked(&messages.look_at) = None;
         messages.end_leases(own).await;
+        let keep = messages.keep;
         let cleaned = messages.store.run(move |db| {
             let now = now_ms();
             let expired = rows::expire(db, own, now)?;
-            rows::forget(db, now, now.saturating_sub(millis(KEPT_AFTER_END)))?;
-            Ok((expired, rows::next_expiry(db)?))
+            rows::forget(db, now, keep)?;
+            Ok((expired, rows::next_expiry(db, keep)?))
         });
         match cleaned.await {
             Ok((expired, next)) => {

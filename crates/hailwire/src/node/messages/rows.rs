@@ -1,5 +1,7 @@
 //! What is read from and written to the database of messages: one function for each thing that happens to one.
 
+use std::time::Duration;
+
 use hailwire_core::{
     delivery::{
         AfterAttempt, AttemptOutcome, DeliveryPolicy, SenderNews, after_attempt,
@@ -592,7 +594,7 @@ pub(super) enum SettledAttempt {
     /// The message has its end: how it was counted, unless it had one before.
     Ended(Option<WaitingMessage>),
     /// It is handed over again after this time.
-    Again(std::time::Duration),
+    Again(Duration),
 }
 
 /// Writes down what became of a message after an attempt.
@@ -752,7 +754,7 @@ pub(super) fn leaving(db: &Connection, own: NodeId) -> Result<Vec<WaitingMessage
 }
 
 /// When the next message that waits expires, or the row of one that ended is too old.
-pub(super) fn next_expiry(db: &Connection) -> Result<Option<u64>> {
+pub(super) fn next_expiry(db: &Connection, keep: Duration) -> Result<Option<u64>> {
     let next: Option<i64> = db
         .prepare_cached(
             "SELECT min(at) FROM (\
@@ -761,22 +763,20 @@ pub(super) fn next_expiry(db: &Connection) -> Result<Option<u64>> {
              SELECT min(ended_at) + ?1 FROM inbox WHERE told = 1 UNION ALL \
              SELECT min(ended_at + keep) FROM sent WHERE ended_at IS NOT NULL)",
         )?
-        .query_row(
-            [super::millis(super::KEPT_AFTER_END).cast_signed()],
-            |row| row.get(0),
-        )?;
+        .query_row([super::millis(keep).cast_signed()], |row| row.get(0))?;
     Ok(next.map(i64::cast_unsigned))
 }
 
-/// Forgets what was sent and is kept no longer, and what came and ended before a time, and whose sender knows it; but not what was decided
-/// before something older of its sender was.
-pub(super) fn forget(db: &Connection, now: u64, came_before: u64) -> Result<()> {
+/// Forgets what was sent and is kept no longer, and what came, ended longer ago than `keep`, and whose sender knows it; but not what was decided
+/// before something older of its sender was, nor too soon what never came.
+pub(super) fn forget(db: &Connection, now: u64, keep: Duration) -> Result<()> {
     db.execute(
         "DELETE FROM sent WHERE ended_at IS NOT NULL AND ended_at + keep < ?1",
         [now.cast_signed()],
     )?;
-    let came_before = [came_before.cast_signed()];
-    let old = "told = 1 AND ended_at < ?1 AND (number = 0 OR number <= \
+    let before = |keep: Duration| now.saturating_sub(super::millis(keep)).cast_signed();
+    let came_before = [before(keep), before(super::REMEMBERED_FOR.max(keep))];
+    let old = "told = 1 AND ended_at < iif(remembered, ?2, ?1) AND (number = 0 OR number <= \
          coalesce((SELECT number FROM decided WHERE decided.origin = inbox.origin), 0))";
     db.execute(
         &format!("DELETE FROM inbox_body WHERE seq IN (SELECT seq FROM inbox WHERE {old})"),

@@ -16,6 +16,8 @@ use hailwire_wire::messages::MessageReceipt;
 const SEEDS: u64 = 300;
 const STEPS: u32 = 150;
 
+const KEEP: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// The furthest that a clock is turned at once: more than ended messages are kept.
 const FURTHEST: Duration = Duration::from_secs(20 * 24 * 3600);
 
@@ -62,8 +64,7 @@ impl Side {
     /// What a node does now and then, and at its start.
     fn clean(&self) -> Vec<u64> {
         let expired = rows::expire(&self.db, self.own, self.now).unwrap();
-        let before = self.now.saturating_sub(millis(KEPT_AFTER_END));
-        rows::forget(&self.db, self.now, before).unwrap();
+        rows::forget(&self.db, self.now, KEEP).unwrap();
         expired
             .came
             .into_iter()
@@ -86,7 +87,7 @@ fn message(own: &Side, to: NodeId, draws: &mut Draws) -> NewMessage {
         key: None,
         stored_at: own.now,
         expires_at: own.now + draws.below(millis(FURTHEST)) + 1,
-        keep: millis(KEPT_AFTER_END),
+        keep: millis(KEEP),
         max_attempts: 0,
         number: 0,
     }

@@ -387,7 +387,7 @@ async fn a_member_is_busy_until_its_answer_has_ended_however_it_ends() {
         begun.send(sender).unwrap();
         async move { Ok(Response::new(body)) }
     };
-    let one = agent("one").max_concurrency(1);
+    let one = agent("one").max_concurrency(1).max_waiting(0);
     let _serving = host.client().serve(one, handler).await.unwrap();
     let peer = host.friend(key(7), "laptop").await;
     let open = || {

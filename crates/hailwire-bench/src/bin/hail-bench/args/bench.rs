@@ -248,6 +248,10 @@ pub(crate) struct MessagesArgs {
     /// The nodes are in a network of the lab that loses, repeats and reorders packets; before some of the kills nothing passes for a while, and the sender's NAT forgets
     #[arg(long)]
     pub(crate) rough_network: bool,
+    /// And for so long 200 durable messages a second, and as many that are published, while the receiver's node is killed and started again every 20 s: none may be
+    /// lost, and memory and disks must be flat [default: none]
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) soak: Option<Duration>,
     /// From which the instants of the kills are drawn [default: one from the time, which is printed]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,

@@ -32,8 +32,8 @@ fn a_held_batch_past_its_age_is_thrown_away() {
     let newest = NOW + CLOCK_TOLERANCE_S * 1000;
     assert!(in_time(batch(None), newest, NOW).is_ok());
     assert!(in_time(batch(None), newest + 1, NOW).is_err());
-    // The ids of what has ended are known for longer than a copy is good, whatever the clocks.
-    let known = super::super::KEPT_AFTER_END.as_secs();
+    // What never came is remembered for longer than a copy is good, whatever the clocks; of what did the number is known for good.
+    let known = super::super::REMEMBERED_FOR.as_secs();
     assert!(MAX_HELD_AGE_S + CLOCK_TOLERANCE_S < known);
 }
 
