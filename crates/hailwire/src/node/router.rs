@@ -21,7 +21,7 @@ use hailwire_wire::{
 };
 use tokio::{
     net::{UnixStream, unix::UCred},
-    time::Instant,
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -31,6 +31,7 @@ use super::{
     trust::untrusted,
     tunnel,
     tunnel::greeted,
+    waiting_calls::{self, LONGEST_WAIT, QueuedCall},
 };
 use crate::{
     admin,
@@ -275,7 +276,7 @@ pub(super) fn route<'a>(
         return RouteProgress::Now(route);
     }
     RouteProgress::Later(Box::pin(async move {
-        let route = pin!(route_in_turn(node, &request, decision, origin));
+        let route = pin!(route_in_turn(node, &request, decision, origin, deadline));
         session::in_time(deadline, route).await
     }))
 }
@@ -347,6 +348,7 @@ async fn route_in_turn(
     request: &RouteRequest,
     decision: RouteDecision,
     origin: CallOrigin,
+    deadline: Option<Instant>,
 ) -> Result<CallRoute, Status> {
     let agent = &request.address.agent;
     let local_only = match decision {
@@ -362,12 +364,28 @@ async fn route_in_turn(
         Err(status) if status.code == Code::ResourceExhausted => status,
         routed => return routed,
     };
-    let Some(mut queued) =
-        node.registry
-            .enter_queue(agent, local_only, origin, request.priority)?
-    else {
+    let queue = &node.registry;
+    let Some(queued) = queue.enter_queue(agent, local_only, origin, request.priority)? else {
         return Err(full);
     };
+    let turn = wait_for_turn(node, request, local_only, queued);
+    match deadline {
+        Some(_) => turn.await,
+        // So that agents which call each other in a circle, and have no place left, do not wait for ever.
+        None => timeout(LONGEST_WAIT, turn)
+            .await
+            .unwrap_or_else(|_| Err(waiting_calls::too_long(agent))),
+    }
+}
+
+/// Waits until it is a call's turn, and there is a member for it.
+async fn wait_for_turn(
+    node: &Arc<NodeInner>,
+    request: &RouteRequest,
+    local_only: bool,
+    mut queued: QueuedCall,
+) -> Result<CallRoute, Status> {
+    let agent = &request.address.agent;
     loop {
         let has_room = || node.registry.has_room(agent, local_only);
         queued.place(agent, has_room).await?;

@@ -24,6 +24,9 @@ use tokio::{sync::oneshot, time::timeout};
 /// Calls that wait at a node, whatever they wait for.
 const MAX_WAITING_HERE: usize = 16_384;
 
+/// How long a call waits that has no deadline of its own.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
 /// After which time a call that waits looks by itself: a member that was out of service is back without anybody saying so.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -233,6 +236,15 @@ fn too_many(agent: &AgentName, waiting: usize) -> Status {
     );
     Status::new(Code::ResourceExhausted, what)
         .with_hint("call again later, or start another member of the same name")
+}
+
+/// What a call is told that has no deadline and has waited for [`LONGEST_WAIT`].
+pub(super) fn too_long(agent: &AgentName) -> Status {
+    let waited = LONGEST_WAIT.as_secs();
+    let what = format!("all members of `{agent}` were at their limit of calls for {waited} s");
+    Status::new(Code::ResourceExhausted, what).with_hint(
+        "give the call a deadline, by which it waits; agents that call each other in a circle need more places",
+    )
 }
 
 fn displaced(agent: &AgentName) -> Status {

@@ -420,6 +420,31 @@ async fn a_member_is_busy_until_its_answer_has_ended_however_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_waits_for_a_place_until_its_deadline_and_one_without_for_a_minute() {
+    let host = LoneNode::named("desk").await;
+    let (client, asks) = (host.client(), host.client());
+    // It calls itself, and so waits for itself.
+    let handler = move |_: Request| {
+        let asks = asks.clone();
+        async move { asks.call("one").send().await.map(|_| Response::default()) }
+    };
+    let one = agent("one").max_concurrency(1);
+    let _serving = client.serve(one, handler).await.unwrap();
+    let begun = Instant::now();
+    let circle = client.call("one").send().await.map(drop).unwrap_err();
+    assert_eq!(circle.code, Code::ResourceExhausted, "{circle}");
+    assert!(
+        circle.message.ends_with("limit of calls for 60 s"),
+        "{circle}"
+    );
+    assert_eq!(begun.elapsed(), Duration::from_secs(60));
+    let late = client.call("one").deadline(Duration::from_secs(90));
+    let late = late.send().await.map(drop).unwrap_err();
+    assert_eq!(late.code, Code::DeadlineExceeded, "{late}");
+    assert_eq!(begun.elapsed(), Duration::from_secs(150));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deadline_holds_while_the_way_is_looked_for() {
     let host = LoneNode::named("desk").await;
     let away = crate::node::trust::NewPeer {
