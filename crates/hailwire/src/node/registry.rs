@@ -743,9 +743,11 @@ fn offered_group(policies: impl Iterator<Item = PriorityPolicy> + Clone) -> Offe
 }
 
 fn full(name: &AgentName) -> Status {
-    let what = format!("all members of `{name}` are at their limit of calls");
-    Status::new(Code::ResourceExhausted, what)
-        .with_hint("call again later, or start another member of the same name")
+    Status::new(
+        Code::ResourceExhausted,
+        format!("all members of `{name}` are at their limit of calls"),
+    )
+    .with_hint("call again later, or start another member of the same name")
 }
 
 pub(crate) fn not_found(name: &AgentName) -> Status {

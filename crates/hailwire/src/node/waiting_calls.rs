@@ -231,25 +231,29 @@ impl Drop for QueuedCall {
 }
 
 fn too_many(agent: &AgentName, waiting: usize) -> Status {
-    let what = format!(
-        "all members of `{agent}` are at their limit of calls, and {waiting} calls wait already"
-    );
-    Status::new(Code::ResourceExhausted, what)
-        .with_hint("call again later, or start another member of the same name")
+    Status::new(
+        Code::ResourceExhausted,
+        format!(
+            "all members of `{agent}` are at their limit of calls, and {waiting} calls wait already"
+        ),
+    )
+    .with_hint("call again later, or start another member of the same name")
 }
 
 /// What a call is told that has no deadline and has waited for [`LONGEST_WAIT`].
 pub(super) fn too_long(agent: &AgentName) -> Status {
     let waited = LONGEST_WAIT.as_secs();
-    let what = format!("all members of `{agent}` were at their limit of calls for {waited} s");
-    Status::new(Code::ResourceExhausted, what).with_hint(
-        "give the call a deadline, by which it waits; agents that call each other in a circle need more places",
+    Status::new(
+        Code::ResourceExhausted,
+        format!("all members of `{agent}` were at their limit of calls for {waited} s"),
     )
+    .with_hint("give the call a deadline, by which it waits; agents that call each other in a circle need more places")
 }
 
 fn displaced(agent: &AgentName) -> Status {
-    let what =
-        format!("all members of `{agent}` are at their limit of calls, and more urgent calls wait");
-    Status::new(Code::ResourceExhausted, what)
-        .with_hint("call again later, or start another member of the same name")
+    Status::new(
+        Code::ResourceExhausted,
+        format!("all members of `{agent}` are at their limit of calls, and more urgent calls wait"),
+    )
+    .with_hint("call again later, or start another member of the same name")
 }
