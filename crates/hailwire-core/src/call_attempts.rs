@@ -22,6 +22,9 @@ pub const MAX_FURTHER_ATTEMPTS: u32 = 10;
 /// together do not come back together.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 
+/// The longest that whoever refused a call may ask for before another try: what asks for more is told to the caller at once.
+pub const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
 /// Which further attempts a call allows; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttemptPolicy {
@@ -111,7 +114,8 @@ impl CallAttempts {
         if !self.running.remove(&attempt) || self.finished {
             return;
         }
-        if !is_worth_a_retry(status.code) {
+        let asked = status.retry_after().unwrap_or_default();
+        if !is_worth_a_retry(status.code) || asked > LONGEST_RETRY_AFTER {
             return self.finish(attempt);
         }
         if self.running.is_empty() {
@@ -120,7 +124,7 @@ impl CallAttempts {
         }
         let pause = shortened(self.backoff.fail(now), draw);
         if budget.has_one() {
-            self.schedule(now + pause.max(status.retry_after().unwrap_or_default()));
+            self.schedule(now + pause.max(asked));
         }
         if self.running.is_empty() && self.next.is_none() {
             self.finish(attempt);
@@ -276,6 +280,11 @@ mod tests {
         let late = Some(now + 300 * MS);
         let mut attempts = CallAttempts::new(now, retrying, late, &mut budget);
         attempts.handle_failure(now, 0, &busy, 0, &budget);
+        assert_eq!(actions(&mut attempts)[1..], [AttemptAction::Finish(0)]);
+        // Nor is it asked after an hour because it says so.
+        let mut attempts = CallAttempts::new(now, retrying, None, &mut budget);
+        let hour = busy.clone().with_retry_after(Duration::from_secs(3600));
+        attempts.handle_failure(now, 0, &hour, 0, &budget);
         assert_eq!(actions(&mut attempts)[1..], [AttemptAction::Finish(0)]);
         // A spent budget is not waited for.
         let mut attempts = CallAttempts::new(now, retrying, None, &mut budget);

@@ -15,7 +15,7 @@ use std::{
 
 use hailwire_wire::Code;
 
-use crate::call_attempts::is_worth_a_retry;
+use crate::call_attempts::{LONGEST_RETRY_AFTER, is_worth_a_retry};
 
 /// Largest input, and largest answer, in bytes.
 pub const MAX_DISPATCH_BODY: usize = 16 * 1024 * 1024;
@@ -84,8 +84,8 @@ pub enum DispatchInput {
 pub enum DispatchOutcome {
     /// The whole answer is there.
     Answered,
-    /// It ended with this code.
-    Failed(Code),
+    /// It ended with this code, and whoever ended it says perhaps after which time another try may help.
+    Failed(Code, Option<Duration>),
     /// It ended in a way that would be the same the next time, such as an answer that is too large.
     Unusable,
 }
@@ -189,11 +189,12 @@ impl DispatchPlan {
             return;
         };
         // Each call has a deadline of its own, so one that took too long may be in time the next time.
-        if let DispatchOutcome::Failed(code) = outcome
+        if let DispatchOutcome::Failed(code, retry_after) = outcome
             && open.retries < self.limits.retries
             && (is_worth_a_retry(code) || code == Code::DeadlineExceeded)
         {
-            let pause = pause(open.retries);
+            let asked = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+            let pause = pause(open.retries).max(asked);
             open.retries += 1;
             self.answer_bytes -= open.answer_bytes;
             open.answer_bytes = 0;
@@ -389,7 +390,7 @@ mod tests {
         read_all(&mut plan, 1);
         let mut pauses = Vec::new();
         for retry in 1..=9 {
-            plan.handle_outcome(now, 0, DispatchOutcome::Failed(Code::Unavailable));
+            plan.handle_outcome(now, 0, DispatchOutcome::Failed(Code::Unavailable, None));
             let at = plan.poll_timeout().unwrap();
             pauses.push(u32::try_from((at - now).as_millis()).unwrap());
             plan.handle_timeout(now);
@@ -403,15 +404,34 @@ mod tests {
         }
         assert_eq!(pauses[..4], [200, 400, 800, 1600]);
         assert_eq!(pauses[8], 10_000);
-        plan.handle_outcome(now, 0, DispatchOutcome::Failed(Code::Unavailable));
+        plan.handle_outcome(now, 0, DispatchOutcome::Failed(Code::Unavailable, None));
         assert_eq!(
             actions(&mut plan),
             [DispatchAction::Print(0), DispatchAction::Read]
         );
         plan.handle_input(DispatchInput::New { bytes: 1 });
         actions(&mut plan);
-        plan.handle_outcome(now, 1, DispatchOutcome::Failed(Code::InvalidArgument));
+        plan.handle_outcome(now, 1, DispatchOutcome::Failed(Code::InvalidArgument, None));
         assert!(actions(&mut plan).contains(&DispatchAction::Print(1)));
+    }
+
+    #[test]
+    fn who_says_when_to_come_back_is_called_then_and_after_a_minute_at_the_latest() {
+        let mut plan = DispatchPlan::new(limits(1, 9, false));
+        read_all(&mut plan, 1);
+        let now = start();
+        for (said, waits) in [(5, 5), (3600, 60)] {
+            let said = Some(Duration::from_secs(said));
+            plan.handle_outcome(
+                now,
+                0,
+                DispatchOutcome::Failed(Code::ResourceExhausted, said),
+            );
+            let at = plan.poll_timeout().unwrap();
+            assert_eq!(at - now, Duration::from_secs(waits));
+            plan.handle_timeout(at);
+            assert_eq!(actions(&mut plan).len(), 1);
+        }
     }
 
     /// What a run of the plan did before it ended or was killed.
@@ -490,8 +510,8 @@ mod tests {
                 let which = below(u32::try_from(calling.len()).unwrap()) as usize;
                 let index = calling.swap_remove(which);
                 let outcome = match below(5) {
-                    0 => DispatchOutcome::Failed(Code::Unavailable),
-                    1 => DispatchOutcome::Failed(Code::InvalidArgument),
+                    0 => DispatchOutcome::Failed(Code::Unavailable, None),
+                    1 => DispatchOutcome::Failed(Code::InvalidArgument, None),
                     _ => DispatchOutcome::Answered,
                 };
                 if outcome != DispatchOutcome::Answered {

@@ -127,7 +127,7 @@ pub(super) async fn run(
                 };
                 let ended = match &outcome.answer {
                     Ok(_) => DispatchOutcome::Answered,
-                    Err(status) => DispatchOutcome::Failed(status.code),
+                    Err(status) => DispatchOutcome::Failed(status.code, status.retry_after()),
                 };
                 let index = outcome.index;
                 results.insert(index, outcome);

@@ -350,7 +350,7 @@ impl Dispatch {
         let ended = match &outcome.answer {
             Ok(_) => DispatchOutcome::Answered,
             Err(status) if is_too_large(status) => DispatchOutcome::Unusable,
-            Err(status) => DispatchOutcome::Failed(status.code),
+            Err(status) => DispatchOutcome::Failed(status.code, status.retry_after()),
         };
         self.results.insert(index, HeldResult::Here(outcome));
         let mut plan = self.plan.borrow_mut();
