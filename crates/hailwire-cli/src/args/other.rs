@@ -126,10 +126,16 @@ pub(crate) struct HubRunArgs {
 /// The lowest rate of a relay: one of its largest frames a second.
 const LOWEST_RELAY_RATE: ByteSize = ByteSize::kib(64);
 
+/// The highest.
+const HIGHEST_RELAY_RATE: ByteSize = ByteSize::gib(1);
+
 fn relay_rate(text: &str) -> Result<ByteSize, String> {
     let rate: ByteSize = text.parse()?;
     if rate < LOWEST_RELAY_RATE {
         return Err(format!("expected at least {LOWEST_RELAY_RATE}"));
+    }
+    if rate > HIGHEST_RELAY_RATE {
+        return Err(format!("expected at most {HIGHEST_RELAY_RATE}"));
     }
     Ok(rate)
 }
