@@ -213,21 +213,25 @@ impl MessageExchange {
         lane.rests_until = now + pause.min(LONGEST_PAUSE);
     }
 
-    /// A message that a peer had has its end: lanes that wait for the room of its sender, or of its agent, are offered again at once.
-    pub fn handle_room(&mut self, now: Instant, peer: NodeId, of: &OfferedLane) {
+    /// A message that a peer had has its end: lanes that wait for the room of its sender, or of its agent, are offered again at once. Returns
+    /// whether there is one.
+    pub fn handle_room(&mut self, now: Instant, peer: NodeId, sender: &str, agent: &str) -> bool {
         let Some(known) = self.peers.get_mut(&peer) else {
-            return;
+            return false;
         };
+        let mut offers = false;
         for (lane, full) in &mut known.full {
-            if full.rests_until > now && (lane.sender == of.sender || lane.agent == of.agent) {
+            if full.rests_until > now && (lane.sender == sender || lane.agent == agent) {
                 full.rests_until = now;
                 full.refusals = 0;
+                offers = true;
                 known.more = true;
                 if let Some(due) = &mut known.due {
                     *due = now.min(*due);
                 }
             }
         }
+        offers
     }
 
     /// The lanes of a peer that are not to be offered now.
@@ -392,13 +396,9 @@ mod tests {
         assert_eq!(exchange.poll_batch(between), Some(peer(1)));
         assert_eq!(exchange.resting_lanes(between, peer(1)), [lane("x")]);
         exchange.handle_answered(between, peer(1), false);
-        let others = OfferedLane {
-            sender: "t".to_owned(),
-            agent: "y".to_owned(),
-        };
-        exchange.handle_room(between, peer(1), &others);
+        assert!(!exchange.handle_room(between, peer(1), "t", "y"));
         assert_eq!(exchange.poll_timeout(), Some(back), "others have room");
-        exchange.handle_room(between, peer(1), &lane("y"));
+        assert!(exchange.handle_room(between, peer(1), "s", "y"));
         assert_eq!(exchange.poll_timeout(), Some(between), "its sender has");
         assert_eq!(exchange.poll_batch(back), Some(peer(1)));
         assert_eq!(exchange.resting_lanes(back, peer(1)), []);

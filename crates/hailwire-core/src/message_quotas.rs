@@ -222,9 +222,10 @@ impl MessageQuotas {
     /// Counts a message that is here already, whatever the bounds say.
     pub fn add(&mut self, message: &WaitingMessage) {
         let peer = self.peer(message);
-        count(&mut self.senders, &message.sender).add(message.size);
-        count(&mut self.agents, &message.receiver).add(message.size);
-        count(&mut self.peers, &peer).add(message.size);
+        let (sender, receiver) = (message.sender.clone(), message.receiver.clone());
+        self.senders.entry(sender).or_default().add(message.size);
+        self.agents.entry(receiver).or_default().add(message.size);
+        self.peers.entry(peer).or_default().add(message.size);
         self.total.add(message.size);
     }
 
@@ -239,10 +240,6 @@ impl MessageQuotas {
         release(&mut self.peers, &peer, now, size);
         self.total.release(now, size);
     }
-}
-
-fn count<'a, K: Clone + Eq + Hash>(all: &'a mut HashMap<K, Waiting>, whose: &K) -> &'a mut Waiting {
-    all.entry(whose.clone()).or_default()
 }
 
 /// Of whom nothing waits, nothing is kept.

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hailwire::{Agent, Code, Request, Response, Status, TopicEvent};
+use hailwire::{Code, Request, Response, Status, TopicEvent};
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 
 use super::{
@@ -113,27 +113,18 @@ fn disk(folder: &Path) -> u64 {
 }
 
 /// Serves the agent for ever.
-async fn serve(mut program: Program, counts: Arc<SoakCounts>) {
-    loop {
-        let client = program.client().await;
+async fn serve(program: Program, counts: Arc<SoakCounts>) {
+    let handler = move |request: Request| {
         let counts = counts.clone();
-        let handler = move |request: Request| {
-            let counts = counts.clone();
-            async move {
-                let body = request.into_body().bytes(BODY).await?;
-                let number = body.first_chunk().copied().map(u64::from_be_bytes);
-                let bad = || Status::new(Code::InvalidArgument, "not a number");
-                locked(&counts.done).insert(number.ok_or_else(bad)?);
-                Ok(Response::new(""))
-            }
-        };
-        if let Ok(agent) = Agent::new(WORK)
-            && let Ok(mut served) = client.serve(agent, handler).await
-        {
-            served.closed().await;
+        async move {
+            let body = request.into_body().bytes(BODY).await?;
+            let number = body.first_chunk().copied().map(u64::from_be_bytes);
+            let bad = || Status::new(Code::InvalidArgument, "not a number");
+            locked(&counts.done).insert(number.ok_or_else(bad)?);
+            Ok(Response::new(""))
         }
-        program.forget();
-    }
+    };
+    program.serve(WORK, handler).await;
 }
 
 async fn subscribe(mut program: Program, counts: Arc<SoakCounts>) {

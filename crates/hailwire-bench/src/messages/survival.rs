@@ -11,7 +11,7 @@ use std::{
 };
 
 use hailwire::{
-    Agent, Client, Code, DataDir, Request, Response, Status,
+    Agent, Client, Code, DataDir, Handler, Request, Response, Status,
     admin::{MessageDetail, MessageQuery, MessageRow, MessageSelector, method},
 };
 use hailwire_lab::power_loss::{PowerLossDisk, SyncPromise};
@@ -223,6 +223,21 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Serves an agent for ever, again whenever the node is back.
+    pub(super) async fn serve(mut self, agent: &str, handler: impl Handler + Clone) {
+        loop {
+            let client = self.client().await;
+            if let Ok(agent) = Agent::new(agent)
+                && let Ok(mut served) = client.serve(agent, handler.clone()).await
+            {
+                served.closed().await;
+            }
+            self.forget();
+        }
+    }
+}
+
 /// When a message was handed over, and whether its work was done.
 #[derive(Clone, Copy, Debug)]
 struct HandedOver {
@@ -339,44 +354,35 @@ pub(super) async fn run(order: &MessageOptions) -> Result<SurvivalRecord, BenchE
 }
 
 /// Serves an agent for ever: does what it is handed, and now and then fails first or takes its time.
-async fn serve(mut program: Program, agent: &'static str, noted: Noted) {
-    loop {
-        let client = program.client().await;
+async fn serve(program: Program, agent: &'static str, noted: Noted) {
+    let handler = move |request: Request| {
         let noted = noted.clone();
-        let handler = move |request: Request| {
-            let noted = noted.clone();
-            async move {
-                let attempt = request.header().field("hail-message-attempt");
-                let attempt = attempt.unwrap_or_default().to_owned();
-                let body = request.into_body().bytes(64).await?;
-                let text = String::from_utf8_lossy(&body).into_owned();
-                let bad = |_| Status::new(Code::InvalidArgument, "not a number");
-                let message: u32 = text.parse().map_err(bad)?;
-                let at = {
-                    let mut noted = locked(&noted);
-                    noted.push(HandedOver {
-                        message,
-                        begun_ms: now_ms(),
-                        done: false,
-                    });
-                    noted.len() - 1
-                };
-                // So that some are in hand whenever a node is killed.
-                tokio::time::sleep(Duration::from_millis(u64::from(message % 13) * 3)).await;
-                locked(&noted)[at].done = true;
-                match message.is_multiple_of(GONE_EVERY) && attempt == "1" {
-                    true => Err(Status::new(Code::Unavailable, "gone before it said so")),
-                    false => Ok(Response::new("")),
-                }
+        async move {
+            let attempt = request.header().field("hail-message-attempt");
+            let attempt = attempt.unwrap_or_default().to_owned();
+            let body = request.into_body().bytes(64).await?;
+            let text = String::from_utf8_lossy(&body).into_owned();
+            let bad = |_| Status::new(Code::InvalidArgument, "not a number");
+            let message: u32 = text.parse().map_err(bad)?;
+            let at = {
+                let mut noted = locked(&noted);
+                noted.push(HandedOver {
+                    message,
+                    begun_ms: now_ms(),
+                    done: false,
+                });
+                noted.len() - 1
+            };
+            // So that some are in hand whenever a node is killed.
+            tokio::time::sleep(Duration::from_millis(u64::from(message % 13) * 3)).await;
+            locked(&noted)[at].done = true;
+            match message.is_multiple_of(GONE_EVERY) && attempt == "1" {
+                true => Err(Status::new(Code::Unavailable, "gone before it said so")),
+                false => Ok(Response::new("")),
             }
-        };
-        if let Ok(name) = Agent::new(agent)
-            && let Ok(mut served) = client.serve(name, handler).await
-        {
-            served.closed().await;
         }
-        program.client = None;
-    }
+    };
+    program.serve(agent, handler).await;
 }
 
 struct Sender {

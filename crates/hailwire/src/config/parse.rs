@@ -242,8 +242,7 @@ fn quota(node: &KdlNode, quota: &mut MessageQuota) -> Result<(), TextMistake> {
         let name = node.name().value();
         format!("`{name}` is messages=, a whole number of at least 1, and bytes=, a size")
     };
-    let no_children = node.children().is_none();
-    if node.entries().is_empty() || !no_children {
+    if node.entries().is_empty() || node.children().is_some() {
         return Err(TextMistake::of(node, what()));
     }
     for entry in node.entries() {

@@ -58,14 +58,13 @@ pub(super) async fn make(
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
     let CallRoute { to, picked } = route;
-    let begun = match &to {
+    let begun = match to {
         CallDestination::Handler(handler) => {
-            let handler = handler.clone();
             Box::pin(call_handler(handler, kind, origin, header, body, deadline)).await
         }
-        CallDestination::Program(onward) | CallDestination::Peer(_, onward) => {
+        CallDestination::Session(onward, peer) => {
             set_onward(&mut header, origin, picked.as_ref(), deadline);
-            let opened = open_onward(node, onward, &to, header.priority, deadline);
+            let opened = open_onward(node, &onward, peer, header.priority, deadline);
             let begun = async { opened.await?.begin(kind, &header, body).await };
             match begun.await {
                 Ok(answer) => answer.begin(deadline).await,

@@ -34,7 +34,6 @@ use tokio::{
 use super::waiting_calls::{QueuedCall, WaitingCalls};
 use crate::{admin::AgentMember, agent, agent::SharedHandler, session::Session};
 
-/// A group's pool.
 /// The members of one name, and the calls that wait for them.
 #[derive(Debug)]
 pub(crate) struct AgentGroup {

@@ -52,10 +52,8 @@ pub(crate) struct CallRoute {
 pub(crate) enum CallDestination {
     /// A handler in this process.
     Handler(SharedHandler),
-    /// An attached program.
-    Program(Session),
-    /// A peer, over one of its tunnels.
-    Peer(NodeId, Session),
+    /// The other end of a session: an attached program, or this peer.
+    Session(Session, Option<NodeId>),
 }
 
 /// A call's way, as far as it can be told without waiting, which it can of nearly every call.
@@ -79,7 +77,7 @@ impl MemberTarget {
                 MemberReach::Here(CallDestination::Handler(handler.clone()))
             }
             Self::Attached { session, .. } => {
-                MemberReach::Here(CallDestination::Program(session.clone()))
+                MemberReach::Here(CallDestination::Session(session.clone(), None))
             }
             Self::Peer { id, .. } => MemberReach::Peer(*id),
         }
@@ -177,16 +175,16 @@ async fn carry(
             return Box::pin(refuse(send, reader, &status)).await;
         }
     };
-    let code = match &to {
+    let code = match to {
         CallDestination::Handler(handler) => {
             // What says that a message is kept is the answer to a call.
             let kind = match durable {
                 true => RequestKind::Call,
                 false => request_kind(kind),
             };
-            session::serve(kind, header, caller(origin), send, reader, handler).await
+            session::serve(kind, header, caller(origin), send, reader, &handler).await
         }
-        CallDestination::Program(onward) | CallDestination::Peer(_, onward) => {
+        CallDestination::Session(onward, peer) => {
             // A stream lives long, and what comes on it is as good a sign of more as a call.
             let moved = || {
                 if kind == FrameKind::STREAM {
@@ -194,18 +192,18 @@ async fn carry(
                 }
             };
             let socket = match kind {
-                FrameKind::STREAM => Box::pin(connected(onward, picked.as_ref())).await,
+                FrameKind::STREAM => Box::pin(connected(&onward, picked.as_ref())).await,
                 _ => None,
             };
             if let Some(socket) = socket {
                 send.set_priority(header.priority);
                 let _in_flight = onward.count();
                 let stream = (send, reader);
-                Box::pin(session::connect(stream, socket, deadline, onward, &moved)).await
+                Box::pin(session::connect(stream, socket, deadline, &onward, &moved)).await
             } else {
                 set_onward(&mut header, origin, picked.as_ref(), deadline);
                 let caller = (session.account(), send, reader);
-                let onward = open_onward(node, onward, &to, header.priority, deadline);
+                let onward = open_onward(node, &onward, peer, header.priority, deadline);
                 Box::pin(relay(onward, kind, &header, caller, deadline, &moved)).await
             }
         }
@@ -323,7 +321,7 @@ fn known_route(
         // A tunnel over that carrier may have to be brought up.
         _ if request.carrier.is_some() => None,
         RouteDecision::Dial(id) => {
-            let to = CallDestination::Peer(*id, node.peers.up_for_call(*id)?);
+            let to = CallDestination::Session(node.peers.up_for_call(*id)?, Some(*id));
             Some(Ok(CallRoute { to, picked: None }))
         }
         RouteDecision::Search => {
@@ -331,7 +329,9 @@ fn known_route(
             let picked = picked.ok()?;
             let to = match picked.value().reach() {
                 MemberReach::Here(to) => to,
-                MemberReach::Peer(id) => CallDestination::Peer(id, node.peers.up_for_call(id)?),
+                MemberReach::Peer(id) => {
+                    CallDestination::Session(node.peers.up_for_call(id)?, Some(id))
+                }
             };
             Some(Ok(CallRoute {
                 to,
@@ -403,7 +403,7 @@ async fn wait_for_turn(
             MemberReach::Here(to) => to,
             MemberReach::Peer(id) => {
                 let tunnel = tunnel::tunnel_for_call(node, id, request.carrier, false);
-                CallDestination::Peer(id, tunnel.await?)
+                CallDestination::Session(tunnel.await?, Some(id))
             }
         };
         let picked = Some(picked);
@@ -426,7 +426,7 @@ async fn route_slowly(
         return local_route(node, request);
     }
     let tunnel = tunnel::tunnel_for_call(node, id, request.carrier, request.replayable);
-    let to = CallDestination::Peer(id, tunnel.await?);
+    let to = CallDestination::Session(tunnel.await?, Some(id));
     Ok(CallRoute { to, picked: None })
 }
 
@@ -489,7 +489,8 @@ async fn search_route(node: &Arc<NodeInner>, request: &RouteRequest) -> Result<C
             }
             SearchAction::Dial(id) => {
                 let tunnel = tunnel::tunnel_for_call(node, id, carrier, false).await;
-                let outcome = tunnel.map(|session| to = Some(CallDestination::Peer(id, session)));
+                let outcome =
+                    tunnel.map(|session| to = Some(CallDestination::Session(session, Some(id))));
                 if let Err(status) = &outcome {
                     tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
                 }
@@ -534,15 +535,15 @@ async fn connected(program: &Session, picked: Option<&MemberLease>) -> Option<Un
 pub(crate) async fn open_onward(
     node: &Arc<NodeInner>,
     onward: &Session,
-    to: &CallDestination,
+    peer: Option<NodeId>,
     priority: Priority,
     deadline: Option<Instant>,
 ) -> Result<CallStream, Status> {
     let opened = onward.open_stream(priority).await;
-    match (opened, to) {
-        (Err(_), CallDestination::Peer(id, _)) => {
+    match (opened, peer) {
+        (Err(_), Some(id)) => {
             let again = Box::pin(async {
-                let other = tunnel::tunnel_to(node, *id).await?;
+                let other = tunnel::tunnel_to(node, id).await?;
                 other.open_stream(priority).await
             });
             session::in_time(deadline, pin!(again)).await

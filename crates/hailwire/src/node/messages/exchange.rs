@@ -302,9 +302,11 @@ pub(super) async fn take_in(
         .into_iter()
         .map(|message| check(node, peer, message, now))
         .collect();
-    let (kept, statuses) = find_room(node, peer, checked, way);
-    let mut statuses = statuses;
-    let reserved: Vec<WaitingMessage> = kept.iter().map(|kept| kept.waiting(peer)).collect();
+    let FoundRoom {
+        kept,
+        reserved,
+        mut statuses,
+    } = find_room(node, peer, checked, way);
     let decided = held_copies::decided_up_to(&numbers, &statuses, batch.left_out);
     let refused = refused_for_good(&ids, &numbers, &statuses);
     if !batch.receipts.is_empty() {
@@ -352,16 +354,13 @@ pub(super) async fn take_in(
                 }
             }
             // Over a tunnel the answer tells it, and what a hub hands out is older than what is decided, but for these.
-            let kept_in_mind: Vec<_> = new
-                .iter()
-                .filter(|(number, ..)| way == BatchWay::Hub || *number > decided)
-                .collect();
-            withdrawal::remember_refused(db, peer, &kept_in_mind, now)?;
+            new.retain(|(number, ..)| way == BatchWay::Hub || *number > decided);
+            withdrawal::remember_refused(db, peer, &new, now)?;
             decided::note(db, peer, decided)?;
             Ok(TakenIn {
                 written,
                 known,
-                any_refused: !kept_in_mind.is_empty(),
+                any_refused: !new.is_empty(),
                 learned,
                 withdrawn,
             })
@@ -424,40 +423,50 @@ struct TakenIn {
     written: Vec<(NewMessage, Option<MessageNumber>)>,
     /// Messages that would be refused now, and were taken before: they have their end, or will.
     known: Vec<MessageId>,
-    /// Whether their sender is to be told of some that a hub brought, and that are refused for good.
+    /// Whether some that are refused for good are remembered, so that their sender is to be told.
     any_refused: bool,
     /// What is known now of messages that were sent to the peer.
     learned: Vec<LearnedMessage>,
     withdrawn: Withdrawn,
 }
 
-/// Takes room for the messages of a batch; the status of each. After one that is to come again nothing of its lane is taken, so that the order
+/// Which messages of a batch have room, how each of them is counted, and the status of every message.
+struct FoundRoom {
+    kept: Vec<NewMessage>,
+    reserved: Vec<WaitingMessage>,
+    statuses: Vec<Status>,
+}
+
+/// Takes room for the messages of a batch. After one that is to come again nothing of its lane is taken, so that the order
 /// stays; from a hub, whose copy is not handed out again in parts, nothing at all.
 fn find_room(
     node: &NodeInner,
     peer: NodeId,
     checked: Vec<Result<NewMessage, Status>>,
     way: BatchWay,
-) -> (Vec<NewMessage>, Vec<Status>) {
+) -> FoundRoom {
     let mut kept = Vec::with_capacity(checked.len());
+    let mut reserved = Vec::with_capacity(checked.len());
     let mut closed: HashMap<OfferedLane, Status> = HashMap::new();
     let (mut came, now) = (locked(&node.messages.came), clock::now());
     let mut find = |message: NewMessage| {
-        let lane = message.lane();
-        if let Some(status) = closed.get(&lane) {
+        // Mostly none is, and whose a message is need not be written out for it.
+        let status = match way {
+            _ if closed.is_empty() => None,
+            BatchWay::Hub => closed.values().next(),
+            BatchWay::Tunnel => closed.get(&message.lane()),
+        };
+        if let Some(status) = status {
             return status.clone();
         }
-        if way == BatchWay::Hub
-            && let Some(status) = closed.values().next()
-        {
-            return status.clone();
-        }
-        match came.reserve(now, &message.waiting(peer)) {
+        let waiting = message.waiting(peer);
+        match came.reserve(now, &waiting) {
             Ok(()) => {
                 kept.push(message);
+                reserved.push(waiting);
                 Status::ok()
             }
-            Err(full) => closed.entry(lane).or_insert(full.into()).clone(),
+            Err(full) => closed.entry(message.lane()).or_insert(full.into()).clone(),
         }
     };
     let found = checked.into_iter().map(|message| match message {
@@ -465,7 +474,11 @@ fn find_room(
         Err(status) => status,
     });
     let statuses = found.collect();
-    (kept, statuses)
+    FoundRoom {
+        kept,
+        reserved,
+        statuses,
+    }
 }
 
 /// The number, id and status of each message that is not to be offered again.

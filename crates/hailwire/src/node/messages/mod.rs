@@ -28,7 +28,7 @@ use hailwire_core::{
     delivery::DeliveryPolicy,
     held_copies::HeldCopies,
     inbox_schedule::{InboxSchedule, MessageNumber},
-    message_exchange::{MessageExchange, OfferedLane},
+    message_exchange::MessageExchange,
     message_quotas::{MessageQuotas, QuotaDirection, WaitingMessage},
     progress_reports::ProgressReports,
     routing::CallOrigin,
@@ -232,15 +232,15 @@ impl Messages {
 
     /// More is known of messages that were sent to a peer.
     fn learned(&self, peer: NodeId, learned: Vec<LearnedMessage>) {
-        let now = crate::clock::now();
-        for known in learned.iter().filter(|known| known.ended) {
-            let lane = OfferedLane {
-                sender: known.message.sender.1.clone(),
-                agent: known.message.receiver.1.clone(),
-            };
-            locked(&self.exchange).handle_room(now, peer, &lane);
+        let (mut exchange, now) = (locked(&self.exchange), crate::clock::now());
+        let mut offers = false;
+        for LearnedMessage { message, .. } in learned.iter().filter(|known| known.ended) {
+            offers |= exchange.handle_room(now, peer, &message.sender.1, &message.receiver.1);
         }
-        self.exchange_changed.notify_one();
+        drop(exchange);
+        if offers {
+            self.exchange_changed.notify_one();
+        }
         let left = learned.into_iter().filter(|known| known.left);
         let left: Vec<WaitingMessage> = left.map(|known| known.message).collect();
         self.left(&left);

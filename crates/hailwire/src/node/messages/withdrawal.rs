@@ -156,7 +156,7 @@ pub(super) fn receive(
                 match count < REMEMBERED {
                     true => {
                         let status = cancelled_status(0);
-                        remember(db, origin, *id, MessageState::Cancelled, &status, now)?;
+                        remember(db, origin, *id, 0, MessageState::Cancelled, &status, now)?;
                     }
                     false => status = too_many(),
                 }
@@ -200,14 +200,15 @@ fn remember(
     db: &Connection,
     origin: NodeId,
     id: MessageId,
+    number: u64,
     state: MessageState,
     status: &Status,
     now: u64,
 ) -> Result<()> {
     db.prepare_cached(
         "INSERT OR IGNORE INTO inbox (origin, id, agent, sender, in_order, call, header, body, size, state, \
-         stored_at, expires_at, ended_at, status, remembered) \
-         VALUES (?1, ?2, '', '', 0, 0, x'', x'', 0, ?3, ?4, ?4, ?4, ?5, 1)",
+         stored_at, expires_at, ended_at, status, remembered, number) \
+         VALUES (?1, ?2, '', '', 0, 0, x'', x'', 0, ?3, ?4, ?4, ?4, ?5, 1, ?6)",
     )?
     .execute(params![
         Key(&origin),
@@ -215,6 +216,7 @@ fn remember(
         state as u8,
         now.cast_signed(),
         rows::written(Some(status)),
+        decided::stored(number),
     ])?;
     Ok(())
 }
@@ -224,7 +226,7 @@ fn remember(
 pub(super) fn remember_refused(
     db: &Connection,
     origin: NodeId,
-    refused: &[&(u64, MessageId, Status)],
+    refused: &[(u64, MessageId, Status)],
     now: u64,
 ) -> Result<()> {
     if refused.is_empty() {
@@ -232,9 +234,7 @@ pub(super) fn remember_refused(
     }
     let room = REMEMBERED.saturating_sub(remembered_of(db, origin)?);
     for (number, id, status) in refused.iter().take(room) {
-        remember(db, origin, *id, MessageState::Dead, status, now)?;
-        db.prepare_cached("UPDATE inbox SET number = ?3 WHERE origin = ?1 AND id = ?2")?
-            .execute(params![Key(&origin), Id(id), decided::stored(*number)])?;
+        remember(db, origin, *id, *number, MessageState::Dead, status, now)?;
     }
     Ok(())
 }
