@@ -1,4 +1,6 @@
-"""The peer of spec/conformance over this library: a program with one fixed behaviour, which the driver asks to do things."""
+"""The peer of spec/conformance over this library: a program with one fixed behaviour, which the driver asks to do
+things.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,12 @@ async def test_an_error_has_a_code_a_hint_and_says_whether_to_try_again(node: No
         with pytest.raises(HailError) as refused:
             await hail.call("full")
         error = refused.value
-        assert (error.code, error.number, error.message, error.hint) == ("resource_exhausted", 8, "no room", "come back")
+        assert (error.code, error.number, error.message, error.hint) == (
+            "resource_exhausted",
+            8,
+            "no room",
+            "come back",
+        )
         assert error.retryable and error.retry_after == 1.5 and len(error.details) == 8192
         with pytest.raises(HailError) as unknown:
             await hail.call("nobody")
@@ -302,7 +307,9 @@ async def test_an_agent_is_replaced_and_drained_without_a_failed_call(node: Node
 async def test_topics_and_state_reach_who_wants_them(node: Node) -> None:
     async with hailwire.connect() as hail:
         async with hail.subscribe("build.*.done") as events:
-            receipt = await hail.publish("build.web.done", {"ok": True}, type="application/json", headers=[("run", "7")])
+            receipt = await hail.publish(
+                "build.web.done", {"ok": True}, type="application/json", headers=[("run", "7")]
+            )
             assert receipt["published"] == 1 and receipt["programs"] == 1
             message = await anext(events.messages())
             assert message.json() == {"ok": True} and message.headers == (("run", "7"),)

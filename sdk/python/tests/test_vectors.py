@@ -85,6 +85,23 @@ def test_a_plain_call_is_written_like_any_other() -> None:
             assert headers.encode_plain_call(to, method, caller, media, deadline) == headers.encode("call", fields)
 
 
+def test_a_remembered_header_is_read_as_it_would_be_alone() -> None:
+    within_text = b"\x81\xa2to\xb0\xabdeadline_ms\x05abc"
+    for _ in range(2):
+        with pytest.raises(MalformedError):
+            headers.decode_call(within_text)
+    disguised = {"to": "a", "traceparent": "x", "headers": [["k", "+deadline_ms"]], "deadline_ms": 7}
+    for left in (1, 127, 128, 255, 256, 65_535, 65_536, 1 << 32, (1 << 64) - 1):
+        for more in ({}, {"method": "m", "from": "b", "type": "t"}, disguised):
+            for _ in range(2):
+                data = headers.encode("call", {"to": "agent", **more, "deadline_ms": left})
+                assert headers.decode_call(data) == headers.decode("call", data)
+    for vector in HEADERS + READABLE:
+        if vector[1]["type"] == "call":
+            data = bytes.fromhex(vector[1]["bytes"])
+            assert headers.decode_call(data) == headers.decode_call(data) == headers.decode("call", data)
+
+
 def test_the_codes_are_those_of_the_file() -> None:
     assert [{"number": int(code), "name": code.text} for code in Code] == load("status")["codes"]
 

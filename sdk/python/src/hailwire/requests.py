@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -161,6 +162,7 @@ def read_value(kind: Any, body: bytes, any_json: bool = False) -> Any:
         ) from None
 
 
+@functools.lru_cache(maxsize=1024)
 def read_caller(text: str) -> Caller:
     """Who calls, as the node says it: an agent's name, `agent@key` or `@key`. Raises MalformedError."""
     agent, at, key = text.partition("@")

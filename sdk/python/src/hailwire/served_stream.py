@@ -60,7 +60,7 @@ class ServedStream(MuxStream):
         self._task: asyncio.Task[None] | None = None
         self.kind = 0
         self.deadline: float | None = None
-        self._slot = connection.wheel.add(connection.loop.time() + OPENING_PATIENCE, self)
+        self._slot = 0
 
     @property
     def chunks(self) -> ChunkQueue:
@@ -76,6 +76,8 @@ class ServedStream(MuxStream):
                 self.consumed(len(data))
             return
         if self._reader is None:
+            if fin and self._read_whole(data):
+                return
             self._reader = frames.FrameReader()
         framing = len(data)
         try:
@@ -97,6 +99,22 @@ class ServedStream(MuxStream):
             self._malformed(Status(Code.INVALID_ARGUMENT, str(error)))
         if not fin and framing and not self._recv_done:
             self.consumed(framing)
+        if not self._opened and not self._slot:
+            self._slot = self.mux.wheel.add(self.mux.loop.time() + OPENING_PATIENCE, self)
+
+    def _read_whole(self, data: bytes) -> bool:
+        """Nearly every request is small and whole: a header, and one DATA frame. Whether this was one."""
+        size = len(data)
+        begin = 4 + int.from_bytes(data[1:4], "big")
+        if size > begin + 4 and data[0] == frames.CALL:
+            if data[begin] != frames.DATA or int.from_bytes(data[begin + 1 : begin + 4], "big") != size - begin - 4:
+                return False
+            self._chunks.chunks.append(data[begin + 4 :])
+        elif size != begin or data[0] != frames.CALL:
+            return False
+        self._chunks.ended = OK
+        self._open(frames.CALL, data[4:begin])
+        return True
 
     def _body(self, payload: bytes) -> None:
         self._seen += len(payload)
@@ -138,8 +156,9 @@ class ServedStream(MuxStream):
 
     def _set_deadline(self, deadline_ms: Unpacked) -> None:
         connection = self.mux
-        connection.wheel.remove(self._slot, self)
-        self._slot = 0
+        if self._slot:
+            connection.wheel.remove(self._slot, self)
+            self._slot = 0
         if isinstance(deadline_ms, int):
             # Beyond a year nobody waits, and clocks have no room for more.
             self.deadline = connection.loop.time() + min(deadline_ms, 1 << 35) / 1000
@@ -205,8 +224,8 @@ class ServedStream(MuxStream):
     async def whole_body(self, limit: int) -> bytes:
         """The body, without waiting where it is there."""
         chunks = self._chunks
-        if chunks.ended is OK and len(chunks.chunks) == 1:
-            return chunks.chunks.popleft()
+        if chunks.ended is OK and len(chunks.chunks) <= 1:
+            return chunks.chunks.popleft() if chunks.chunks else b""
         return await chunks.all(limit)
 
     async def _serve(self, agent: Agent, request: Request) -> None:
