@@ -129,6 +129,10 @@ class ServedStream(MuxStream):
         self.refuse(status)
 
     def _open(self, kind: int, payload: bytes) -> None:
+        if kind == frames.HELLO:
+            self._ended = True
+            self.mux.shut(Status(Code.INVALID_ARGUMENT, "the node opened a second control stream"))
+            return
         if kind not in KINDS:
             self.refuse(Status(Code.UNIMPLEMENTED, f"a stream cannot begin with a frame of kind {kind:#04x} here"))
             return
@@ -305,7 +309,8 @@ class ServedStream(MuxStream):
         self.end(OK)
 
     def _head(self, media_type: str, pairs: Sequence[tuple[str, str]]) -> bytes:
-        if self.kind == frames.SEND or not (media_type or pairs):
+        # A raw stream was accepted with its head before the handler began, and a send is only acknowledged.
+        if self.kind != frames.CALL or not (media_type or pairs):
             return b""
         encoded = headers.encode(
             "answer_head", {"type": media_type, "headers": [[name, value] for name, value in pairs]}

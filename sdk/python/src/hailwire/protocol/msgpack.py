@@ -1,7 +1,7 @@
 """MessagePack as far as headers need it: bounded in depth, shortest forms when writing.
 
 Writes None, booleans, integers from 0 to 2^64-1, text, bytes, lists and maps with text keys. Reads every value of
-[MessagePack](https://github.com/msgpack/msgpack/blob/master/spec.md) but extension types; refuses a key that occurs
+[MessagePack](https://github.com/msgpack/msgpack/blob/master/spec.md); refuses a key that occurs
 twice, text that is no UTF-8, and lists and maps more than 16 deep in each other (`MAX_HEADER_DEPTH`).
 """
 
@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from .limits import MAX_HEADER_DEPTH
 
 Packed: TypeAlias = "None | bool | int | float | str | bytes | Sequence[Packed] | Mapping[str, Packed]"
 """What is written."""
 
-Unpacked: TypeAlias = "None | bool | int | float | str | bytes | list[Unpacked] | dict[str, Unpacked]"
+
+class Extension(NamedTuple):
+    """A value of an extension type. No header has any; one of a later version may."""
+
+    type: int
+    data: bytes
+
+
+Unpacked: TypeAlias = "None | bool | int | float | str | bytes | Extension | list[Unpacked] | dict[str, Unpacked]"
 """What is read."""
 
 
@@ -152,6 +160,11 @@ class _Reader:
                 return tag == 0xC3
             case 0xC4 | 0xC5 | 0xC6:
                 return self.bytes(self.size(1 << (tag - 0xC4)))
+            case 0xC7 | 0xC8 | 0xC9:
+                size = self.size(1 << (tag - 0xC7))
+                return Extension(self.size(1), self.bytes(size))
+            case 0xD4 | 0xD5 | 0xD6 | 0xD7 | 0xD8:
+                return Extension(self.size(1), self.bytes(1 << (tag - 0xD4)))
             case 0xD9 | 0xDA | 0xDB:
                 return self.text(self.size(1 << (tag - 0xD9)))
             case 0xDC | 0xDD:

@@ -368,6 +368,8 @@ class Multiplexer:
 
     def _drain(self, stream: MuxStream, most: int) -> int:
         """Hands out what a stream may send of what waits, a frame at least and then up to so many bytes."""
+        if not stream._queue and not stream._fin_waits:
+            return 0
         if stream.id == 0 and not self.number(stream):
             stream._waits = True
             self._unnumbered.append(stream)
@@ -404,12 +406,12 @@ class Multiplexer:
             at = min(ready, key=lambda at: (self._passed[at], -at))
             stream = self._ready[at].popleft()
             stream._waits = False
-            if not stream._queue and not stream._fin_waits:
-                continue
             sent = self._drain(stream, MUX_MAX_DATA)
             self._passed[at] += (sent + 64) / _SHARES[at]
-            if stream._queue or stream._fin_waits:
-                self._line_up(stream)
+            if not stream._waits and (stream._fin_waits or (stream._queue and stream._send_credit)):
+                # Behind the others of its priority, which has had something to send all the time.
+                stream._waits = True
+                self._ready[at].append(stream)
 
     def _open_waiting(self) -> None:
         """Goes on with streams that waited for the peer to grant some."""
