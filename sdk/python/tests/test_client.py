@@ -446,7 +446,7 @@ async def test_ctrl_c_ends_an_agent_program_cleanly_and_calls_under_way_are_answ
         program.send_signal(sent)
         assert (await call).text == "done"
         out, err = await program.communicate()
-        assert (out, err, program.returncode) == (b"ended\n", b"", 0)
+        assert (out, err, program.returncode) == (b"ended\n", b"serving slow   (Ctrl-C to stop)\n", 0)
         assert not any(row["name"] == "slow" for row in await hail.list_agents())
 
 

@@ -93,6 +93,21 @@ def test_a_writer_sends_what_it_has_credit_for_and_goes_on_as_its_reader_reads()
     assert not client.streams and not server.streams
 
 
+def test_streams_that_wait_for_credit_hold_up_no_other() -> None:
+    client, server = pair()
+    streams = [Kept(client) for _ in range(40)]
+    for stream in streams:
+        stream.write(bytes(50_000), fin=True)
+    assert client.blocked
+    exchange(client, server)
+    while any(stream.queued for stream in streams):
+        for one in list(server.streams.values()):
+            assert isinstance(one, Kept)
+            one.read()
+        exchange(client, server)
+    assert all(isinstance(one, Kept) and one.ended == "fin" for one in server.streams.values())
+
+
 def test_windows_grow_to_their_bound_and_share_the_pool() -> None:
     client, server = pair()
     streams = [Kept(client) for _ in range(8)]

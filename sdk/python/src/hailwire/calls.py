@@ -150,12 +150,15 @@ class Call(Coroutine[Any, Any, Answer]):
 
     # A coroutine, so that `asyncio.create_task` and task groups take it.
     def send(self, value: Any) -> Any:
+        """Goes on, as a coroutine does."""
         return (self._generator or self.__await__()).send(value)
 
     def throw(self, *args: Any) -> Any:
+        """Raises within it, as in a coroutine."""
         return (self._generator or self.__await__()).throw(*args)
 
     def close(self) -> None:
+        """Ends it: a call under way is cancelled."""
         if self._generator is not None:
             self._generator.close()
 

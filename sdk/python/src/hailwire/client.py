@@ -397,9 +397,9 @@ class Client(Topics, State, Messages):
         """The stream that the node has opened."""
         return ServedStream(connection, priority)
 
-    async def serve_forever(self) -> None:
+    async def serve_forever(self, *, announce: bool = False) -> None:
         """Serves the declared agents until SIGINT or SIGTERM comes, then takes them back in order: calls under way have
-        up to 10 s to end.
+        up to 10 s to end. `announce` says on stderr what is served.
         """
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
@@ -408,6 +408,9 @@ class Client(Topics, State, Messages):
             loop.add_signal_handler(one, stop.set)
         try:
             await self.attach()
+            if announce and self._serving:
+                names = ", ".join(sorted(self._serving))
+                print(f"serving {names}   (Ctrl-C to stop)", file=sys.stderr, flush=True)
             await stop.wait()
             for one in signals:
                 # A second one ends it at once.
@@ -428,7 +431,7 @@ class Client(Topics, State, Messages):
         Where there is no node, it says so on stderr and exits with 1.
         """
         try:
-            asyncio.run(self.serve_forever())
+            asyncio.run(self.serve_forever(announce=True))
         except HailError as error:
             print(f"error: {error.code}: {error.message}", file=sys.stderr)
             if error.hint:

@@ -408,7 +408,7 @@ class Multiplexer:
             stream._waits = False
             sent = self._drain(stream, MUX_MAX_DATA)
             self._passed[at] += (sent + 64) / _SHARES[at]
-            if not stream._waits and (stream._fin_waits or (stream._queue and stream._send_credit)):
+            if not stream._waits and (stream._send_credit if stream._queue else stream._fin_waits):
                 # Behind the others of its priority, which has had something to send all the time.
                 stream._waits = True
                 self._ready[at].append(stream)
