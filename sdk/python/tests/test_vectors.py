@@ -90,9 +90,10 @@ def test_a_remembered_header_is_read_as_it_would_be_alone() -> None:
     for _ in range(2):
         with pytest.raises(MalformedError):
             headers.decode_call(within_text)
-    disguised = {"to": "a", "traceparent": "x", "headers": [["k", "+deadline_ms"]], "deadline_ms": 7}
+    plain: dict[str, Any] = {"method": "m", "from": "b", "type": "t"}
+    disguised: dict[str, Any] = {"to": "a", "traceparent": "x", "headers": [["k", "+deadline_ms"]], "deadline_ms": 7}
     for left in (1, 127, 128, 255, 256, 65_535, 65_536, 1 << 32, (1 << 64) - 1):
-        for more in ({}, {"method": "m", "from": "b", "type": "t"}, disguised):
+        for more in plain, disguised:
             for _ in range(2):
                 data = headers.encode("call", {"to": "agent", **more, "deadline_ms": left})
                 assert headers.decode_call(data) == headers.decode("call", data)

@@ -30,7 +30,7 @@ Handler = Callable[..., Any]
 class HandlerShape:
     """How a handler is called, found out once: what it takes, and what kind of function it is."""
 
-    __slots__ = ("call", "is_async", "is_generator", "takes", "wants_request")
+    __slots__ = ("call", "is_async", "is_generator", "is_plain", "takes", "wants_request")
 
     def __init__(self, handler: Handler) -> None:
         self.call = handler
@@ -56,6 +56,8 @@ class HandlerShape:
         if len(bodies) > 1 or len(self.wants_request) > 1:
             raise TypeError("a handler takes the body, the request, or both")
         self.takes: Any = bodies[0] if bodies else None
+        # Nearly every handler of a busy agent takes bytes and awaits something; it is called without a detour.
+        self.is_plain = self.is_async and not self.is_generator and self.takes is bytes and not self.wants_request
 
     async def arguments(self, request: Request) -> tuple[Any, ...]:
         """What the handler is called with. Raises HailError for a body that does not fit."""

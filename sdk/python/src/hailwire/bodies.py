@@ -14,6 +14,9 @@ from .protocol.status import OK, Code, Status
 DEFAULT_LIMIT = 64 << 20
 """Bytes of a body that is read whole, where nothing else is said."""
 
+WRITE_AHEAD = 65_536
+"""Bytes of a stream that may wait before its writer does."""
+
 Chunk: TypeAlias = "bytes | bytearray | memoryview | str"
 Body: TypeAlias = "Chunk | Iterable[Chunk] | AsyncIterable[Chunk] | None"
 """What may be sent: bytes, text (in UTF-8), or chunks of either as they come."""
@@ -139,9 +142,9 @@ class WriterGate:
             raise HailError.of(self._why)
 
     async def wait(self, stream: MuxStream) -> None:
-        """Waits until what was written is out. Raises HailError where it never will be."""
+        """Waits until most of what was written is out. Raises HailError where it never will be."""
         self.check()
-        if stream.queued == 0:
+        if stream.queued < WRITE_AHEAD:
             return
         if self._waiter is not None:
             raise RuntimeError("two tasks write to the same stream")

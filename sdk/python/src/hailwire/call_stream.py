@@ -7,6 +7,7 @@ chunk by chunk, and a raw stream, hold a queue that grants as it is read.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,12 @@ class CallHeader:
         if len(data) > MAX_HEADER:
             raise HailError("invalid_argument", f"the call's header has {len(data)} bytes, more than {MAX_HEADER}")
         return data
+
+
+@functools.lru_cache(maxsize=1024)
+def plain_header(to: str) -> CallHeader:
+    """The header of a call that states nothing but where it goes. Nobody changes it."""
+    return CallHeader(to)
 
 
 class CallStream(MuxStream):

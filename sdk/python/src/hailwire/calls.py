@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from .answers import Answer, Pairs
 from .attempts import attempt_until_begun
@@ -82,7 +82,7 @@ class Call(Coroutine[Any, Any, Answer]):
             stream.start(
                 self._kind,
                 header,
-                b"" if body is None else as_bytes(body),
+                b"" if body is None else as_bytes(cast("Chunk", body)),
                 self._kind != frames.STREAM,
                 at,
                 not self._tell_only,

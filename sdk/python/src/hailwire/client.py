@@ -21,7 +21,7 @@ from .admin import AgentDescription, AgentRow, NodeStatus
 from .agents import Agent, Handler
 from .attempts import RetryBudget
 from .bodies import DEFAULT_LIMIT
-from .call_stream import CallHeader
+from .call_stream import CallHeader, plain_header
 from .calls import Call, RawStream
 from .connection import GREETING_PATIENCE, Connection
 from .convert import to_body
@@ -323,7 +323,8 @@ class Client(Topics, State, Messages):
         Raises HailError with the status with which the call ended. Cancelling the task that awaits it cancels the call,
         and its handler.
         """
-        return Call(self, frames.CALL, CallHeader(to, **header), to_body(body), timeout, limit, retries, hedge_after)
+        described = CallHeader(to, **header) if header else plain_header(to)
+        return Call(self, frames.CALL, described, to_body(body), timeout, limit, retries, hedge_after)
 
     async def send(self, to: str, body: object = None, *, timeout: float | None = None, **header: Any) -> None:
         """Sends a one-way message of at most 16 MiB; returns once the agent has taken it. Raises HailError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from .errors import HailError
@@ -105,6 +106,8 @@ class Connection(Multiplexer, asyncio.Protocol):
         """Why the attachment is over, if it is."""
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[Status] = loop.create_future()
+        self.create_task = loop.create_task if loop.get_task_factory() else partial(asyncio.Task, loop=loop)
+        """Makes a task as the loop does, without the time that it takes to name it."""
         self._paused = False
         self._flushing = False
         self.wants_flush = self._schedule

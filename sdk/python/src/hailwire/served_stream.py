@@ -42,6 +42,7 @@ class ServedStream(MuxStream):
         "_seen",
         "_slot",
         "_task",
+        "_whole",
         "deadline",
         "kind",
     )
@@ -55,7 +56,9 @@ class ServedStream(MuxStream):
         self._ended = False
         self._answered = False
         self._seen = 0
-        self._chunks = ChunkQueue(self)
+        # The body, where it came whole with its header; else what has come of it.
+        self._whole: bytes | None = None
+        self._chunks: ChunkQueue | None = None
         self._gate: WriterGate | None = None
         self._task: asyncio.Task[None] | None = None
         self.kind = 0
@@ -65,7 +68,15 @@ class ServedStream(MuxStream):
     @property
     def chunks(self) -> ChunkQueue:
         """What has come of the body."""
-        return self._chunks
+        chunks = self._chunks
+        if chunks is None:
+            chunks = self._chunks = ChunkQueue(self)
+            if self._whole is not None:
+                if self._whole:
+                    chunks.put(self._whole)
+                chunks.end(OK)
+                self._whole = None
+        return chunks
 
     # --- what came
 
@@ -92,7 +103,7 @@ class ServedStream(MuxStream):
             if fin:
                 self._reader.finish()
                 if self._opened:
-                    self._chunks.end(OK)
+                    self.chunks.end(OK)
                 else:
                     self.refuse(Status(Code.INVALID_ARGUMENT, "the stream ended before its first frame"))
         except frames.FrameError as error:
@@ -109,10 +120,11 @@ class ServedStream(MuxStream):
         if size > begin + 4 and data[0] == frames.CALL:
             if data[begin] != frames.DATA or int.from_bytes(data[begin + 1 : begin + 4], "big") != size - begin - 4:
                 return False
-            self._chunks.chunks.append(data[begin + 4 :])
+            self._whole = data[begin + 4 :]
         elif size != begin or data[0] != frames.CALL:
             return False
-        self._chunks.ended = OK
+        else:
+            self._whole = b""
         self._open(frames.CALL, data[4:begin])
         return True
 
@@ -121,10 +133,10 @@ class ServedStream(MuxStream):
         if self.kind == frames.SEND and self._seen > MAX_SEND_BODY:
             self._malformed(too_long(MAX_SEND_BODY).status)
             return
-        self._chunks.put(payload)
+        self.chunks.put(payload)
 
     def _malformed(self, status: Status) -> None:
-        self._chunks.fail(status)
+        self.chunks.fail(status)
         self._cancel_task()
         self.refuse(status)
 
@@ -155,7 +167,7 @@ class ServedStream(MuxStream):
         if kind == frames.STREAM:
             self.write(b"\x10\x00\x00\x01\x80")
         request = Request(self, kind, fields, caller)
-        self._task = connection.loop.create_task(self._serve(agent, request))
+        self._task = connection.create_task(self._serve(agent, request))
         connection.owner.tasks.add(self._task)
 
     def _set_deadline(self, deadline_ms: Unpacked) -> None:
@@ -181,7 +193,7 @@ class ServedStream(MuxStream):
             self.stop(Code.OK)
             return
         self._cancel_task()
-        self._chunks.fail(_DEADLINE)
+        self.chunks.fail(_DEADLINE)
         if self.queued:
             # Inside a frame only a reset can follow.
             self._ended = True
@@ -192,7 +204,7 @@ class ServedStream(MuxStream):
 
     def handle_reset(self, code: int) -> None:
         status = Status(Code.CANCELLED if code in (0, 1) else Code.of(code), "the caller gave up")
-        self._chunks.fail(status)
+        self.chunks.fail(status)
 
     def handle_stop(self, code: int) -> None:
         self._give_up(Status(Code.CANCELLED, "the caller gave up"))
@@ -207,7 +219,7 @@ class ServedStream(MuxStream):
     def _give_up(self, why: Status) -> None:
         self._ended = True
         self._forget_slot()
-        self._chunks.fail(why)
+        self.chunks.fail(why)
         if self._gate is not None:
             self._gate.shut(why)
         self._cancel_task()
@@ -227,16 +239,26 @@ class ServedStream(MuxStream):
 
     async def whole_body(self, limit: int) -> bytes:
         """The body, without waiting where it is there."""
-        chunks = self._chunks
-        if chunks.ended is OK and len(chunks.chunks) <= 1:
-            return chunks.chunks.popleft() if chunks.chunks else b""
-        return await chunks.all(limit)
+        whole, self._whole = self._whole, None
+        if whole is not None:
+            self._chunks = ChunkQueue(self)
+            self._chunks.end(OK)
+            return whole
+        return await self.chunks.all(limit)
 
     async def _serve(self, agent: Agent, request: Request) -> None:
         serving.set(Serving(agent.name, self.deadline))
         task = self._task
         try:
             shape = agent.handler_of(request.method)
+            if shape.is_plain and self._whole is not None:
+                body, self._whole = self._whole, None
+                value = await shape.call(body)
+                if type(value) is bytes and 0 < len(value) <= 16_000 and self.kind == frames.CALL:
+                    self._finish(b"\x11" + len(value).to_bytes(3, "big") + value + frames.END_OK)
+                else:
+                    await self._answer(value)
+                return
             arguments = await shape.arguments(request)
             if shape.is_generator:
                 await self._answer_chunks(chunks_of(shape, arguments), "", ())
@@ -343,9 +365,9 @@ class ServedStream(MuxStream):
         self.write(last, True)
         if not self._recv_done:
             # A stop could overtake the answer on its way, so the caller has some time to end its direction by itself.
-            for chunk in self._chunks.chunks:
+            for chunk in self.chunks.chunks:
                 self.consumed(len(chunk))
-            self._chunks.chunks.clear()
+            self.chunks.chunks.clear()
             self._slot = self.mux.wheel.add(self.mux.loop.time() + REFUSAL_LINGER, self)
 
     def refuse(self, status: Status) -> None:
