@@ -5,6 +5,7 @@ things.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import json
 import logging
@@ -97,9 +98,22 @@ class Peer:
         self.hail = hailwire.connect()
         self.waiting = 0
         self.cancelled = 0
+        self.detached: asyncio.Task[Any] | None = None
         self.second: hailwire.ServeHandle | None = None
         self.agent = hailwire.Agent("peer", schema={"methods": [{"name": "echo"}]})
-        for name in ("echo", "chunks", "inspect", "produce", "consume", "ignore", "wait", "crash", "counts", "call"):
+        for name in (
+            "echo",
+            "chunks",
+            "inspect",
+            "produce",
+            "consume",
+            "ignore",
+            "wait",
+            "crash",
+            "counts",
+            "call",
+            "outcome",
+        ):
             self.agent.method(getattr(self, name), name=name)
         for name in ("subscribe", "publish", "admin", "second_agent", "drain"):
             self.agent.method(getattr(self, name), name="second" if name == "second_agent" else name)
@@ -152,12 +166,14 @@ class Peer:
 
     async def consume(self, request: Request) -> dict[str, Any]:
         pause = int(request.header("pause-us") or 0) / 1e6
-        digest, size = hashlib.sha256(), 0
+        digest, size, due = hashlib.sha256(), 0, 0.0
         async for chunk in request:
             digest.update(chunk)
             size += len(chunk)
-            if pause:
-                await asyncio.sleep(pause)
+            due += pause
+            if due >= 0.001:
+                await asyncio.sleep(due)
+                due = 0.0
         return {"bytes": size, "sha256": digest.hexdigest()}
 
     async def ignore(self) -> bytes:
@@ -179,8 +195,20 @@ class Peer:
     async def counts(self) -> dict[str, int]:
         return {"waiting": self.waiting, "cancelled": self.cancelled}
 
-    async def call(self, request: Request) -> dict[str, Any]:
+    async def call(self, request: Request) -> Any:
         told = await request.json()
+        if told.get("detached"):
+            # In a context of its own: what this call has left of its time is not for it.
+            self.detached = contextvars.Context().run(asyncio.create_task, self.calls(told))
+            return b"started"
+        return await self.calls(told)
+
+    async def outcome(self) -> Any:
+        if self.detached is None:
+            raise HailError("failed_precondition", "nothing was made with `detached`")
+        return await asyncio.shield(self.detached)
+
+    async def calls(self, told: dict[str, Any]) -> Any:
         times = told.get("times", 1)
         outcomes = await asyncio.gather(*(self.one_call(told) for _ in range(times)))
         if times == 1:
@@ -194,6 +222,8 @@ class Peer:
             await self.made(told, outcome)
         except HailError as error:
             outcome.error = error
+            if error.partial:
+                outcome.add(error.partial)
         except asyncio.CancelledError:
             outcome.error = HailError("cancelled", "the caller cancelled it")
         return outcome
@@ -233,7 +263,7 @@ class Peer:
 
     async def answered(self, told: dict[str, Any], call: hailwire.Call, outcome: Outcome) -> None:
         read = told.get("read", "whole")
-        pause = told.get("pause_us", 0) / 1e6
+        pause, due = told.get("pause_us", 0) / 1e6, 0.0
         if read == "whole":
             answer = await call
             outcome.type, outcome.headers = answer.type, answer.headers
@@ -247,8 +277,10 @@ class Peer:
                     outcome.add(chunk)
                     if read == "first":
                         break
-                    if pause:
-                        await asyncio.sleep(pause)
+                    due += pause
+                    if due >= 0.001:
+                        await asyncio.sleep(due)
+                        due = 0.0
 
     async def cancelled_call(self, told: dict[str, Any], call: hailwire.Call, outcome: Outcome) -> None:
         begun = asyncio.Event()

@@ -332,7 +332,9 @@ class CallStream(MuxStream):
         if future.done():
             return
         if status is not OK:
-            future.set_exception(HailError.of(status))
+            error = HailError.of(status)
+            error.partial = b"".join(self._parts or ())
+            future.set_exception(error)
         elif self._parts is not None:
             future.set_result(Answer(b"".join(self._parts), *self.head))
         else:

@@ -17,6 +17,8 @@ class HailError(Exception):
     ) -> None:
         number = code if isinstance(code, Code) else _BY_TEXT[code]
         self.status = Status(number, message, hint, details, round(retry_after * 1000))
+        self.partial = b""
+        """What had come of an answer that was awaited whole, when it failed."""
         super().__init__(str(self.status))
 
     @classmethod

@@ -352,6 +352,8 @@ def _seen(data: bytes, key: bytes, at: int) -> CallFields:
 def decode_head(data: bytes) -> tuple[str, list[tuple[str, str]]]:
     """Media type and fields of an answer's head. Raises MalformedError."""
     fields = decode("answer_head", data)
+    if len(cast("list[list[str]]", fields["headers"])) > MAX_HEADER_FIELDS:
+        raise BoundError(f"it has more than {MAX_HEADER_FIELDS} fields")
     return cast("str", fields["type"]), [(name, value) for name, value in cast("list[list[str]]", fields["headers"])]
 
 
