@@ -20,7 +20,10 @@ DOT = 6
 """Windows of a dot; a dash has three times as many, as has the pause between letters, and that between words seven."""
 LETTERS = dict(
     zip(
-        ".- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- ...- .-- -..- -.-- --..".split(),
+        (
+            ".- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- "
+            "-. --- .--. --.- .-. ... - ..- ...- .-- -..- -.-- --.."
+        ).split(),
         "abcdefghijklmnopqrstuvwxyz",
         strict=True,
     )

@@ -125,7 +125,7 @@ class CallStream(MuxStream):
         "_pump",
         "_reader",
         "_size",
-        "_slot",
+        "timer_key",
     )
 
     mux: Connection
@@ -144,7 +144,7 @@ class CallStream(MuxStream):
         # Of one that is read as it comes.
         self._chunks = None if whole else ChunkQueue(self)
         self._gate: WriterGate | None = None
-        self._slot = 0
+        self.timer_key = 0
         self._pump: asyncio.Task[None] | None = None
 
     @property
@@ -180,7 +180,7 @@ class CallStream(MuxStream):
                 return
             encoded = header.encode(int(left * 1000) + 1)
             if kept:
-                self._slot = connection.wheel.add(at, self)
+                connection.wheel.add(at, left, self)
         opening = bytes((kind,)) + len(encoded).to_bytes(3, "big") + encoded
         size = len(body)
         if size < 16_000:
@@ -257,8 +257,8 @@ class CallStream(MuxStream):
 
     def _finish_whole(self, body: bytes) -> None:
         self._ended = OK
-        if self._slot:
-            self.mux.wheel.remove(self._slot, self)
+        if self.timer_key:
+            self.mux.wheel.remove(self)
         if not self._send_done:
             self._stop_writing()
         future = self._future
@@ -321,8 +321,8 @@ class CallStream(MuxStream):
         if self._ended is not None:
             return
         self._ended = status = OK if status.code == Code.OK else status
-        if self._slot:
-            self.mux.wheel.remove(self._slot, self)
+        if self.timer_key:
+            self.mux.wheel.remove(self)
         self._stop_writing()
         if not self._recv_done:
             self.stop(Code.OK if status is OK else Code.CANCELLED)
@@ -364,7 +364,6 @@ class CallStream(MuxStream):
             self._future.exception()
 
     def handle_expired(self) -> None:
-        self._slot = 0
         if self._chunks is not None:
             self._chunks.fail(_DEADLINE)
         self._end(_DEADLINE)

@@ -260,9 +260,11 @@ class AnswerStream:
         if stream is None or stream.ended is not None:
             return
         connection = stream.mux
+        if connection.loop.is_closed():
+            return
         if threading.get_ident() == connection.thread:
             stream.give_up()
-        elif not connection.loop.is_closed():
+        else:
             connection.loop.call_soon_threadsafe(stream.give_up)
 
 

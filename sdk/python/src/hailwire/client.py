@@ -152,7 +152,7 @@ class Client(Topics, State, Messages):
         self._attached_again: asyncio.Event | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._serving: dict[str, ServeHandle] = {}
-        self._to_serve: list[Agent] = []
+        self._declared: list[Agent] = []
         self._closed = False
 
     # --- attaching
@@ -170,8 +170,7 @@ class Client(Topics, State, Messages):
         await self._connect()
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
         try:
-            declared, self._to_serve = self._to_serve, []
-            for agent in declared:
+            for agent in self._declared:
                 await self._offer(agent)
         except BaseException:
             await self.close()
@@ -256,6 +255,7 @@ class Client(Topics, State, Messages):
         for handle in list(self._serving.values()):
             handle._stop_keeping()
         self._serving.clear()
+        self.agents.clear()
         if self._connection is not None:
             self._connection.detach()
             self._connection = None
@@ -356,7 +356,7 @@ class Client(Topics, State, Messages):
         """Has an agent registered when the client attaches."""
         if self._supervisor is not None:
             raise RuntimeError("the client is attached: use `await hail.serve(…)`")
-        self._to_serve.append(agent)
+        self._declared.append(agent)
 
     async def serve(self, agent: Agent | str, handler: Handler | None = None, **described: Any) -> ServeHandle:
         """Offers an agent for as long as this client is attached, or until the handle takes it back; returns once the

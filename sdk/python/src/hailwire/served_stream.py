@@ -40,11 +40,11 @@ class ServedStream(MuxStream):
         "_opened",
         "_reader",
         "_seen",
-        "_slot",
         "_task",
         "_whole",
         "deadline",
         "kind",
+        "timer_key",
     )
 
     mux: Connection
@@ -63,7 +63,7 @@ class ServedStream(MuxStream):
         self._task: asyncio.Task[None] | None = None
         self.kind = 0
         self.deadline: float | None = None
-        self._slot = 0
+        self.timer_key = 0
 
     @property
     def chunks(self) -> ChunkQueue:
@@ -110,8 +110,8 @@ class ServedStream(MuxStream):
             self._malformed(Status(Code.INVALID_ARGUMENT, str(error)))
         if not fin and framing and not self._recv_done:
             self.consumed(framing)
-        if not self._opened and not self._slot:
-            self._slot = self.mux.wheel.add(self.mux.loop.time() + OPENING_PATIENCE, self)
+        if not self._opened and not self.timer_key:
+            self._expire_in(OPENING_PATIENCE)
 
     def _read_whole(self, data: bytes) -> bool:
         """Nearly every request is small and whole: a header, and one DATA frame. Whether this was one."""
@@ -172,19 +172,17 @@ class ServedStream(MuxStream):
 
     def _set_deadline(self, deadline_ms: Unpacked) -> None:
         connection = self.mux
-        if self._slot:
-            connection.wheel.remove(self._slot, self)
-            self._slot = 0
+        self._forget_timer()
         if isinstance(deadline_ms, int):
             # Beyond a year nobody waits, and clocks have no room for more.
-            self.deadline = connection.loop.time() + min(deadline_ms, 1 << 35) / 1000
+            left = min(deadline_ms, 1 << 35) / 1000
+            self.deadline = connection.loop.time() + left
             if deadline_ms == 0:
                 self.refuse(_DEADLINE)
                 return
-            self._slot = connection.wheel.add(self.deadline, self)
+            connection.wheel.add(self.deadline, left, self)
 
     def handle_expired(self) -> None:
-        self._slot = 0
         if not self._opened:
             self.refuse(Status(Code.DEADLINE_EXCEEDED, "the stream's first frame did not come in time"))
             return
@@ -218,7 +216,7 @@ class ServedStream(MuxStream):
 
     def _give_up(self, why: Status) -> None:
         self._ended = True
-        self._forget_slot()
+        self._forget_timer()
         self.chunks.fail(why)
         if self._gate is not None:
             self._gate.shut(why)
@@ -230,10 +228,12 @@ class ServedStream(MuxStream):
             self._task.cancel()
             self._task = None
 
-    def _forget_slot(self) -> None:
-        if self._slot:
-            self.mux.wheel.remove(self._slot, self)
-            self._slot = 0
+    def _expire_in(self, seconds: float) -> None:
+        self.mux.wheel.add(self.mux.loop.time() + seconds, seconds, self)
+
+    def _forget_timer(self) -> None:
+        if self.timer_key:
+            self.mux.wheel.remove(self)
 
     # --- the answer
 
@@ -361,14 +361,14 @@ class ServedStream(MuxStream):
         if self._ended:
             return
         self._ended = self._answered = True
-        self._forget_slot()
+        self._forget_timer()
         self.write(last, True)
         if not self._recv_done:
             # A stop could overtake the answer on its way, so the caller has some time to end its direction by itself.
             for chunk in self.chunks.chunks:
                 self.consumed(len(chunk))
             self.chunks.chunks.clear()
-            self._slot = self.mux.wheel.add(self.mux.loop.time() + REFUSAL_LINGER, self)
+            self._expire_in(REFUSAL_LINGER)
 
     def refuse(self, status: Status) -> None:
         """Ends a stream that no handler has, or has any longer."""

@@ -7,7 +7,8 @@ values of a key that which was put last counts.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -74,11 +75,12 @@ class State:
     async def state_values(self, pattern: str, *, patience: float = 3.0) -> list[StateValue]:
         """The values of all keys that match, in the order of the keys. Raises HailError."""
         values: dict[str, StateValue] = {}
-        async for event in self._state_events(pattern, patience):
-            if isinstance(event, Settled):
-                break
-            if isinstance(event, StateValue):
-                values[event.key] = event
+        async with aclosing(self._state_events(pattern, patience)) as events:
+            async for event in events:
+                if isinstance(event, Settled):
+                    break
+                if isinstance(event, StateValue):
+                    values[event.key] = event
         return [value for _, value in sorted(values.items()) if not value.deleted]
 
     async def watch_state(self, pattern: str, *, patience: float = 3.0) -> AsyncIterator[StateValue | Away | Settled]:
@@ -88,7 +90,7 @@ class State:
         async for event in self._state_events(pattern, patience):
             yield event
 
-    async def _state_events(self, pattern: str, patience: float) -> AsyncIterator[StateValue | Away | Settled]:
+    async def _state_events(self, pattern: str, patience: float) -> AsyncGenerator[StateValue | Away | Settled, None]:
         client = cast("Client", self)
         own = (await client.status())["id"]
         stamps: dict[str, tuple[int, bytes, int]] = {}

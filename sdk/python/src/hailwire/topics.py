@@ -180,8 +180,11 @@ class Subscription:
         """Returns once the node has accepted, so that nothing is missed that is published from then on. Raises
         HailError.
         """
-        while not self._stands:
-            await self._read()
+        try:
+            while not self._stands:
+                await self._read()
+        except StopAsyncIteration:
+            raise HailError("unavailable", "the node ended the subscription before it stood") from None
         return self
 
     async def __aexit__(
