@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from .answers import Answer, Pairs
 from .attempts import attempt_until_begun
 from .bodies import DEFAULT_LIMIT, Body, Chunk, as_bytes, too_long
-from .call_stream import CallHeader, CallStream
-from .convert import value_of
+from .call_stream import CallHeader, CallStream, plain_header
+from .convert import to_body, value_of
 from .errors import HailError
 from .protocol import frames
 from .protocol.status import OK
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Kind: TypeAlias = type[T]
 """A type, where `type` means something else."""
+
+
+def prepared(to: str, body: object, header: dict[str, Any]) -> tuple[CallHeader, Body]:
+    """The header and the body of a call; a value that travels as JSON says so in its media type. Raises HailError."""
+    given = to_body(body)
+    if given is not body and "type" not in header:
+        header["type"] = "application/json"
+    return CallHeader(to, **header) if header else plain_header(to), given
 
 
 class Call(Coroutine[Any, Any, Answer]):

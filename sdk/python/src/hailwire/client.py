@@ -21,10 +21,9 @@ from .admin import AgentDescription, AgentRow, NodeStatus
 from .agents import Agent, Handler
 from .attempts import RetryBudget
 from .bodies import DEFAULT_LIMIT
-from .call_stream import CallHeader, plain_header
-from .calls import Call, RawStream
+from .call_stream import CallHeader
+from .calls import Call, RawStream, prepared
 from .connection import GREETING_PATIENCE, Connection
-from .convert import to_body
 from .errors import HailError
 from .messages import Messages
 from .paths import default_data_dir, open_socket
@@ -323,12 +322,13 @@ class Client(Topics, State, Messages):
         Raises HailError with the status with which the call ended. Cancelling the task that awaits it cancels the call,
         and its handler.
         """
-        described = CallHeader(to, **header) if header else plain_header(to)
-        return Call(self, frames.CALL, described, to_body(body), timeout, limit, retries, hedge_after)
+        described, given = prepared(to, body, header)
+        return Call(self, frames.CALL, described, given, timeout, limit, retries, hedge_after)
 
     async def send(self, to: str, body: object = None, *, timeout: float | None = None, **header: Any) -> None:
         """Sends a one-way message of at most 16 MiB; returns once the agent has taken it. Raises HailError."""
-        await Call(self, frames.SEND, CallHeader(to, **header), to_body(body), timeout, DEFAULT_LIMIT, 0, None)
+        described, given = prepared(to, body, header)
+        await Call(self, frames.SEND, described, given, timeout, DEFAULT_LIMIT, 0, None)
 
     def stream(self, to: str, *, timeout: float | None = None, **header: Any) -> RawStream:
         """Prepares a raw stream: bytes both ways at once. `async with` opens it, once the agent has accepted."""

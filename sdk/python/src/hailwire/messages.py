@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .admin import MessageDetail, MessageRow, SendReceipt
 from .bodies import DEFAULT_LIMIT
-from .call_stream import CallHeader
-from .calls import Call
-from .convert import to_body
+from .calls import Call, prepared
 from .errors import HailError
 from .protocol import frames
 
@@ -59,10 +57,10 @@ class Messages:
             pairs.append(("hail-message-keep", str(round(keep * 1000))))
         if attempts is not None:
             pairs.append(("hail-message-attempts", str(attempts)))
-        described = CallHeader(to, headers=pairs, durable=1 if in_order else 2, **header)
+        described, given = prepared(to, body, {**header, "headers": pairs, "durable": 1 if in_order else 2})
         kind = frames.CALL if answered else frames.SEND
         answer = await Call(
-            cast("Client", self), kind, described, to_body(body), expires, DEFAULT_LIMIT, 0, None, tell_only=True
+            cast("Client", self), kind, described, given, expires, DEFAULT_LIMIT, 0, None, tell_only=True
         )
         return cast("SendReceipt", answer.json())
 

@@ -1,9 +1,9 @@
-"""One timer for many deadlines: slots within slots ("Hashed and Hierarchical Timing Wheels" Varghese, Lauck, 1987).
+"""One timer for many deadlines: slots within slots (Varghese and Lauck, Hierarchical Timing Wheels, 1987).
 
-Adding and removing take the same time however many there are, the event loop has one timer at a time, and there are some
-hundred slots at most, whatever the deadlines are. A deadline that is near lies in a slot of 4 ms, one that is further
-away in one of about 1 s, 4 min or 19 h, out of which it comes before its time and is put into a finer one. It fires at
-the end of its finest slot: up to 4 ms late and never early.
+Adding and removing take the same time however many there are, the event loop has one timer at a time, and there are
+some hundred slots at most, whatever the deadlines are. A deadline that is near lies in a slot of 4 ms, one that is
+further away in one of about 1 s, 4 min or 19 h, out of which it comes before its time and is put into a finer one. It
+fires at the end of its finest slot: up to 4 ms late and never early.
 """
 
 from __future__ import annotations
