@@ -8,7 +8,7 @@
 //! | `flame-SUBJECT.svg`, `folded-SUBJECT.txt` | where processor time went, where that could be seen |
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::Write,
     path::{Path, PathBuf},
@@ -51,6 +51,9 @@ pub struct RunEnvironment {
     pub seconds: f64,
     /// `running`, `whole`, or `interrupted`.
     pub state: String,
+    /// What foreign programs said of their versions, by subject.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub programs: BTreeMap<String, String>,
 }
 
 impl RunEnvironment {
@@ -87,6 +90,7 @@ impl RunEnvironment {
             load_after: 0.0,
             seconds: 0.0,
             state: "running".to_owned(),
+            programs: BTreeMap::new(),
         }
     }
 
@@ -188,6 +192,13 @@ impl RunFolder {
         self.seen.contains(cell)
     }
 
+    /// Keeps what a subject's program said of its versions; it is written when the run ends.
+    pub fn program(&mut self, subject: &str, versions: String) {
+        self.environment
+            .programs
+            .insert(subject.to_owned(), versions);
+    }
+
     /// Keeps one repeat.
     ///
     /// # Errors
@@ -262,8 +273,6 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), BenchError> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[test]

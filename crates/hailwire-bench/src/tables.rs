@@ -32,6 +32,46 @@ pub fn moves_no_bytes(table: &str, row: &str) -> bool {
     table == "C8" && row.ends_with(", raw")
 }
 
+/// What takes part in the suite of the SDKs.
+pub mod sdk {
+    /// The table of programs in Python.
+    pub const PYTHON_TABLE: &str = "python";
+    /// The table of programs in TypeScript.
+    pub const TYPESCRIPT_TABLE: &str = "typescript";
+
+    /// Both programs with the SDK for Python, attached to one node.
+    pub const PYTHON: &str = "python sdk";
+    /// gRPC of grpcio.
+    pub const GRPC_AIO: &str = "grpc.aio";
+    /// Request and reply of NATS, through its server.
+    pub const NATS_PY: &str = "nats-py";
+    /// HTTP/1.1 of aiohttp.
+    pub const AIOHTTP: &str = "aiohttp";
+
+    /// Both programs with the SDK for TypeScript, attached to one node.
+    pub const TYPESCRIPT: &str = "typescript sdk";
+    /// gRPC of @grpc/grpc-js.
+    pub const GRPC_JS: &str = "grpc-js";
+    /// Request and reply of NATS, through its server.
+    pub const NATS_JS: &str = "nats.js";
+    /// HTTP/1.1 of undici, to a server of node:http.
+    pub const UNDICI: &str = "undici";
+
+    /// On the event loop that comes with Python.
+    pub const ASYNCIO: &str = "asyncio";
+    /// On uvloop.
+    pub const UVLOOP: &str = "uvloop";
+    /// Each call has its deadline from the library's own option.
+    pub const TIMEOUT: &str = "timeout";
+    /// Each call has its deadline from `AbortSignal.timeout`.
+    pub const SIGNAL: &str = "AbortSignal";
+
+    /// The row of the target for one at a time.
+    pub const ONE: &str = "1 KiB, 1 in flight";
+    /// The row of the target for many at once.
+    pub const MANY: &str = "1 KiB, 64 in flight";
+}
+
 /// What takes part in callouts.
 pub mod callout {
     /// Our operations, in one process.

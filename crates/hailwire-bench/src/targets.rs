@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::{
     measure::Spread,
     result::{CellId, MeasuredRepeat},
-    tables::{self, callout, form, subject},
+    tables::{self, callout, form, sdk, subject},
 };
 
 /// One figure of one cell.
@@ -415,6 +415,41 @@ pub const TARGETS: &[PerformanceTarget] = &[
         over: &[],
         bound: TargetBound::AtMost(33_554_432.0),
     },
+    PerformanceTarget {
+        name: "64 calls in flight: the SDK for Python does at least 60,000 a second, from program to program through a node",
+        formula: "calls of 1 KiB a second, asyncio ≥ 60,000",
+        of: py(sdk::MANY, sdk::PYTHON, "messages_per_s"),
+        over: &[],
+        bound: TargetBound::AtLeast(60_000.0),
+    },
+    PerformanceTarget {
+        name: "one call at a time: the SDK for Python has its answer within 120 µs, from program to program through a node",
+        formula: "p50 of 1 KiB, asyncio, in µs ≤ 120",
+        of: py(sdk::ONE, sdk::PYTHON, "p50_us"),
+        over: &[],
+        bound: TargetBound::AtMost(120.0),
+    },
+    PerformanceTarget {
+        name: "64 calls in flight: the SDK for Python does at least ten times the rate of grpc.aio",
+        formula: "calls of 1 KiB a second, SDK ÷ grpc.aio, asyncio ≥ 10",
+        of: py(sdk::MANY, sdk::PYTHON, "messages_per_s"),
+        over: &[py(sdk::MANY, sdk::GRPC_AIO, "messages_per_s")],
+        bound: TargetBound::AtLeast(10.0),
+    },
+    PerformanceTarget {
+        name: "64 calls in flight: the SDK for TypeScript does at least 80,000 a second, from program to program through a node",
+        formula: "calls of 1 KiB a second ≥ 80,000",
+        of: ts(sdk::TYPESCRIPT),
+        over: &[],
+        bound: TargetBound::AtLeast(80_000.0),
+    },
+    PerformanceTarget {
+        name: "64 calls in flight: the SDK for TypeScript does at least four times the rate of grpc-js",
+        formula: "calls of 1 KiB a second, SDK ÷ grpc-js ≥ 4",
+        of: ts(sdk::TYPESCRIPT),
+        over: &[ts(sdk::GRPC_JS)],
+        bound: TargetBound::AtLeast(4.0),
+    },
     remote(
         0,
         "an agent on another node answers within the round trip + 0.3 ms of one here, on loopback",
@@ -468,6 +503,23 @@ const fn ce(
     name: &'static str,
 ) -> TargetFigure {
     c("CE", row, who, name)
+}
+
+/// A figure of a program in Python on the event loop that comes with it.
+const fn py(row: &'static str, subject: &'static str, name: &'static str) -> TargetFigure {
+    figure("sdk", sdk::PYTHON_TABLE, row, (subject, sdk::ASYNCIO), name)
+}
+
+/// The rate of a program in TypeScript.
+const fn ts(subject: &'static str) -> TargetFigure {
+    let who = (subject, sdk::TIMEOUT);
+    figure(
+        "sdk",
+        sdk::TYPESCRIPT_TABLE,
+        sdk::MANY,
+        who,
+        "messages_per_s",
+    )
 }
 
 const fn chosen(row: &'static str, who: &'static str) -> TargetFigure {

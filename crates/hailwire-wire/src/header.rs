@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::{
     address::{AgentName, CallFrom},
     limits,
+    map_only::{self, MapOnly},
 };
 
 /// The protocol's major version. Peers whose lists share none refuse each other, naming both.
@@ -363,6 +364,7 @@ pub(crate) fn is_zero_u64(n: &u64) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentOffers {
     /// At most [`limits::MAX_AGENTS_PER_NODE`] in all pages together.
+    #[serde(deserialize_with = "map_only::list")]
     pub agents: Vec<AgentOffer>,
     /// Which list this is: a later one of the same start of the node has a higher number. 0 where the
     /// sender does not count its lists; such a list has one page.
@@ -391,7 +393,11 @@ pub struct AgentOffer {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
     /// Its members on that node; nothing in records.
-    #[serde(default, skip_serializing_if = "OfferedGroup::is_one")]
+    #[serde(
+        default,
+        skip_serializing_if = "OfferedGroup::is_one",
+        deserialize_with = "map_only::one"
+    )]
     pub group: OfferedGroup,
 }
 
@@ -455,13 +461,14 @@ pub fn encode<T: Serialize>(header: &T) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// [`HeaderError::Malformed`], also for values that are nested deeper than
+/// [`HeaderError::Malformed`], also for a list of the values of a header's fields, and for values that are nested deeper than
 /// [`limits::MAX_HEADER_DEPTH`]: reading them takes stack.
 pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, HeaderError> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(payload);
     // The reader counts the scalar inside the innermost one as a level of its own.
     reader.set_max_depth(limits::MAX_HEADER_DEPTH + 1);
-    Ok(T::deserialize(&mut reader)?)
+    let MapOnly(header) = MapOnly::deserialize(&mut reader)?;
+    Ok(header)
 }
 
 /// Decodes the opening of a call, send or stream and checks its bounds.
@@ -623,6 +630,7 @@ mod tests {
 
     #[test]
     fn an_unknown_priority_is_read_as_the_highest() {
-        assert_eq!(decode::<Priority>(&[9]).unwrap(), Priority::Critical);
+        let header: CallHeader = decode(b"\x82\xa2to\xa1a\xa8priority\x09").unwrap();
+        assert_eq!(header.priority, Priority::Critical);
     }
 }

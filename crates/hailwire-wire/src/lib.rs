@@ -41,6 +41,7 @@ pub mod hub_url;
 pub mod latest_time;
 pub mod lease;
 pub mod limits;
+mod map_only;
 pub mod messages;
 pub mod mux;
 pub mod offers;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Status,
     header::{HeaderError, is_false, is_zero, is_zero_u64},
-    limits,
+    limits, map_only,
     status::Code,
 };
 
@@ -205,7 +205,11 @@ pub struct MessageReceipt {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts: u32,
     /// Why, where it did not succeed: a status, as in `END`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "map_only::optional"
+    )]
     pub status: Option<Status>,
     /// The head of the answer, as in `HEAD`; empty for one that says nothing.
     #[serde(with = "serde_bytes", default, skip_serializing_if = "Vec::is_empty")]
@@ -244,16 +248,25 @@ pub struct MessageProgress {
 #[serde(default)]
 pub struct MessageBatch {
     /// In the order in which they were sent.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "map_only::list"
+    )]
     pub messages: Vec<OfferedMessage>,
     /// Receipts of messages that came from the other node.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "map_only::list"
+    )]
     pub receipts: Vec<MessageReceipt>,
     /// Messages that their sender has withdrawn, whether they arrived or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub withdrawals: Vec<MessageId>,
     /// How far agents are with messages that came from the other node.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "map_only::list"
+    )]
     pub progress: Vec<MessageProgress>,
     /// The lowest number of a message that waits for the other node and is not in this batch although later ones are: the other node had no
     /// room for its sender or its agent. 0 where there is none.
@@ -267,10 +280,16 @@ pub struct MessageBatch {
 pub struct BatchAnswer {
     /// For each message in order: `ok` where it is kept, else why not. Where it is retryable, as
     /// [`Code::ResourceExhausted`] is, so are all that follow of the same sender to the same agent.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "map_only::list"
+    )]
     pub messages: Vec<Status>,
     /// For each withdrawal in order: `ok` where it is written down; anything else, it is to be told again later.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "map_only::list"
+    )]
     pub withdrawals: Vec<Status>,
 }
 

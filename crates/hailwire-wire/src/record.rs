@@ -50,7 +50,10 @@ pub struct NodeRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay: Option<String>,
     /// The agents that it offers, at most [`limits::MAX_AGENTS_PER_NODE`].
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "crate::map_only::list"
+    )]
     pub agents: Vec<AgentOffer>,
     /// Higher than in every earlier record of the same key. Unix milliseconds serve well.
     pub sequence: u64,

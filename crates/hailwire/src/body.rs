@@ -51,15 +51,50 @@ enum BodyKind {
     Empty,
     Full(Bytes),
     Channel(mpsc::Receiver<BodyItem>),
-    Wire(Box<FrameReader>),
+    Wire(WireBody),
     OneWay(Box<OneWay>),
     Failed(Status),
+}
+
+/// The body that follows on a stream. Dropped before its end, it says that no more of it is wanted, and that the answer is not
+/// given up by it: code 0, as `spec/session.md` has it.
+#[derive(Debug)]
+struct WireBody {
+    reader: Box<FrameReader>,
+    ended: bool,
+}
+
+impl WireBody {
+    fn new(reader: Box<FrameReader>) -> Self {
+        Self {
+            reader,
+            ended: false,
+        }
+    }
+
+    fn poll_chunk(
+        &mut self,
+        waiting: &mut ReadWaiting,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Status>> {
+        let chunk = ready!(poll_data(&mut self.reader, waiting, cx));
+        self.ended = !matches!(chunk, Ok(Some(_)));
+        Poll::Ready(chunk)
+    }
+}
+
+impl Drop for WireBody {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.reader.stop(Code::Ok);
+        }
+    }
 }
 
 /// The body of a one-way message on a stream, read up to its bound.
 #[derive(Debug)]
 struct OneWay {
-    reader: Box<FrameReader>,
+    body: WireBody,
     left: usize,
     overrun: OverrunFlag,
 }
@@ -112,7 +147,7 @@ impl Body {
 
     /// The body that follows on a stream whose header was read.
     pub(crate) fn wire(reader: Box<FrameReader>) -> Self {
-        Self(BodyKind::Wire(reader))
+        Self(BodyKind::Wire(WireBody::new(reader)))
     }
 
     /// The body of a one-way message; reading it past [`limits::MAX_SEND_BODY`] fails with
@@ -120,7 +155,7 @@ impl Body {
     pub(crate) fn one_way(reader: Box<FrameReader>) -> (Self, OverrunFlag) {
         let overrun = OverrunFlag::default();
         let body = OneWay {
-            reader,
+            body: WireBody::new(reader),
             left: limits::MAX_SEND_BODY,
             overrun: overrun.clone(),
         };
@@ -156,7 +191,7 @@ impl Body {
                 return Poll::Ready(Ok(Some(bytes).filter(|b| !b.is_empty())));
             }
             BodyKind::Channel(receiver) => receiver.poll_recv(cx).map(item_chunk),
-            BodyKind::Wire(reader) => poll_data(reader, waiting, cx),
+            BodyKind::Wire(body) => body.poll_chunk(waiting, cx),
             BodyKind::OneWay(body) => body.poll_chunk(waiting, cx),
         });
         match &result {
@@ -219,7 +254,7 @@ impl OneWay {
         waiting: &mut ReadWaiting,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Status>> {
-        let chunk = ready!(poll_data(&mut self.reader, waiting, cx))?;
+        let chunk = ready!(self.body.poll_chunk(waiting, cx))?;
         let Some(left) = self.left.checked_sub(chunk.as_ref().map_or(0, Bytes::len)) else {
             self.overrun.0.store(true, Ordering::Relaxed);
             return Poll::Ready(Err(message_too_long()));

@@ -68,6 +68,14 @@ impl FrameReader {
         }
     }
 
+    /// The first frame of a stream, of which a body says only that it is none that opens one.
+    pub(crate) async fn opening(&mut self) -> Result<Option<(FrameKind, Bytes)>, Status> {
+        Ok(self.next().await?.map(|event| match event {
+            FrameEvent::Frame(kind, payload) => (kind, payload),
+            FrameEvent::Data(_) => (FrameKind::DATA, Bytes::new()),
+        }))
+    }
+
     /// The next frame that is not body, skipping body bytes.
     pub(crate) async fn next_frame(&mut self) -> Result<Option<(FrameKind, Bytes)>, Status> {
         loop {

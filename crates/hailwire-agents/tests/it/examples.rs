@@ -1,7 +1,9 @@
 //! The examples of agents, each started as its reader would and asked by our host, and by the foreign crate's client.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -26,12 +28,9 @@ impl Drop for Running {
 }
 
 /// Starts an agent and waits for its word that it listens; `None` where there is no such program.
-fn start(program: &Path, arguments: &[&str]) -> Option<Running> {
-    let child = Command::new(program)
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut running = match child {
+fn start(command: &mut Command) -> Option<Running> {
+    let program = PathBuf::from(command.get_program());
+    let mut running = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => Running(child),
         Err(error) => {
             hailwire_skip::skipped(format!("{}: {error}", program.display()));
@@ -171,7 +170,8 @@ async fn the_example_in_rust_decides() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.sock");
     let listen = format!("unix:{}", path.display());
-    let Some(_running) = start(&target().join("examples/no_secrets"), &[&listen]) else {
+    let program = target().join("examples/no_secrets");
+    let Some(_running) = start(Command::new(program).arg(listen)) else {
         return;
     };
     decides(&path).await;
@@ -182,9 +182,13 @@ async fn the_example_in_rust_decides() {
 async fn the_example_in_python_decides() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.sock");
-    let script = repository().join("examples/python/callout_agent.py");
-    let arguments = [script.to_str().unwrap(), path.to_str().unwrap()];
-    let Some(_running) = start(Path::new("python3"), &arguments) else {
+    let mut python = Command::new("python3");
+    python
+        .arg(repository().join("examples/python/callout_agent.py"))
+        .arg(&path)
+        .env("PYTHONPATH", repository().join("sdk/python/src"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    let Some(_running) = start(&mut python) else {
         return;
     };
     decides(&path).await;
@@ -193,11 +197,26 @@ async fn the_example_in_python_decides() {
 
 #[tokio::test]
 async fn the_example_for_node_decides() {
+    let sdk = repository().join("sdk/typescript").canonicalize().unwrap();
+    if !sdk.join("dist/esm/callout/index.js").is_file() {
+        hailwire_skip::skipped(
+            "the TypeScript SDK is not built: npm ci && npm run build in sdk/typescript",
+        );
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.sock");
-    let script = repository().join("examples/typescript/callout-agent.mjs");
-    let arguments = [script.to_str().unwrap(), path.to_str().unwrap()];
-    let Some(_running) = start(Path::new("node"), &arguments) else {
+    // Where a program of a user would have both.
+    let script = dir.path().join("callout-agent.mjs");
+    let modules = dir.path().join("node_modules");
+    fs::copy(
+        repository().join("examples/typescript/callout-agent.mjs"),
+        &script,
+    )
+    .unwrap();
+    fs::create_dir(&modules).unwrap();
+    symlink(sdk, modules.join("hailwire")).unwrap();
+    let Some(_running) = start(Command::new("node").arg(script).arg(&path)) else {
         return;
     };
     decides(&path).await;

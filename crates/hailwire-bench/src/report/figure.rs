@@ -119,6 +119,7 @@ const SAME_MEASUREMENT: &[(&str, &[&str])] = &[
             "cpu_s",
             "client_cpu_s",
             "server_cpu_s",
+            "node_cpu_s",
             "cpu_percent",
             "cpu_ns_per_byte",
         ],

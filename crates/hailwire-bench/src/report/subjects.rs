@@ -3,6 +3,9 @@
 use crate::tables::callout::{
     FAR, NEAR, OURS, OURS_OURS, OURS_THEIRS, RAW, SELDOM, THEIRS, THEIRS_OURS, THEIRS_THEIRS, UDP,
 };
+use crate::tables::sdk::{
+    AIOHTTP, GRPC_AIO, GRPC_JS, NATS_JS, NATS_PY, PYTHON, TYPESCRIPT, UNDICI,
+};
 use crate::tables::subject::{AUTO, H2, PLAIN_H2, PLAIN_WS, PROCESSES, QUIC, RAW_IROH, WS};
 
 /// A node in the calling program itself.
@@ -30,6 +33,14 @@ const ORDER: &[&str] = &[
     NEAR,
     SELDOM,
     UDP,
+    PYTHON,
+    TYPESCRIPT,
+    GRPC_AIO,
+    GRPC_JS,
+    NATS_PY,
+    NATS_JS,
+    AIOHTTP,
+    UNDICI,
 ];
 
 /// How many are known.
@@ -46,8 +57,9 @@ pub(crate) fn order(subject: &str) -> usize {
 #[must_use]
 pub(crate) fn is_ours(subject: &str) -> bool {
     let ours = [QUIC, H2, WS, PROCESSES, EMBEDDED, AUTO, OURS, OURS_OURS];
+    let ours = ours.iter().chain(&[PYTHON, TYPESCRIPT]);
     // `quic bbr` is `quic` in a variant.
-    ours.iter().any(|name| {
+    ours.into_iter().any(|name| {
         let rest = subject.strip_prefix(name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
     })
@@ -62,6 +74,8 @@ pub(crate) fn baselines(subject: &str) -> &'static [&'static str] {
         OURS => &[THEIRS],
         OURS_OURS => &[THEIRS_THEIRS, RAW],
         WS => &[PLAIN_WS],
+        PYTHON => &[GRPC_AIO, NATS_PY, AIOHTTP],
+        TYPESCRIPT => &[GRPC_JS, NATS_JS, UNDICI],
         _ if subject.starts_with(QUIC) || subject == AUTO => &[PLAIN_H2, RAW_IROH, PLAIN_WS],
         _ if is_ours(subject) => &[RAW_IROH, PLAIN_H2, PLAIN_WS],
         _ => &[],
@@ -110,6 +124,8 @@ pub(crate) fn words(subject: &str) -> String {
         FAR => "Hailwire to a far agent",
         RAW => "bytes over a Unix socket",
         UDP => "UDP back and forth",
+        PYTHON => "Hailwire's SDK for Python",
+        TYPESCRIPT => "Hailwire's SDK for TypeScript",
         other => other,
     };
     match rest.trim() {
@@ -153,6 +169,13 @@ mod tests {
             let named = words(id).starts_with("Hailwire") && *id != OURS_THEIRS;
             assert_eq!(is_hailwire(id), named, "{id}");
         }
+    }
+
+    #[test]
+    fn an_sdk_is_set_beside_the_libraries_of_its_language() {
+        assert!(compared(PYTHON, NATS_PY) && !compared(PYTHON, NATS_JS));
+        assert!(compared(TYPESCRIPT, UNDICI) && !compared(TYPESCRIPT, PYTHON));
+        assert!(!is_ours("python") && !compared("quic", GRPC_AIO));
     }
 
     #[test]

@@ -109,7 +109,8 @@ fn may_choose(entry: &Contestant) -> bool {
 pub(super) fn of_start(entry: &Contestant) -> f64 {
     match entry.participant {
         _ if entry.helper.is_some() => START_HUB_NODES_S,
-        Participant::Ours(Subject::Processes | Subject::RemoteCallout, _) => START_HUB_NODES_S,
+        Participant::Ours(Subject::Processes | Subject::RemoteCallout, _)
+        | Participant::Attached(_) => START_HUB_NODES_S,
         Participant::Ours(Subject::Session(_), _) => START_NODES_S,
         _ => START_S,
     }
@@ -172,10 +173,17 @@ pub(super) fn of_network(name: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::{Suite, SuiteSize, steps, tests::order};
+    use crate::suite::{SdkLaunchers, Suite, SuiteOrder, SuiteSize, steps, tests::order};
 
     fn expected(suite: Suite, size: SuiteSize) -> f64 {
-        let steps = steps(&order(suite, size));
+        let launcher = Some("launcher".to_owned());
+        let steps = steps(&SuiteOrder {
+            sdk: SdkLaunchers {
+                python: launcher.clone(),
+                typescript: launcher,
+            },
+            ..order(suite, size)
+        });
         for step in &steps {
             if let SuiteStep::Contest(contest) = step {
                 let seconds = of(contest).sum();
@@ -193,6 +201,7 @@ mod tests {
         assert!(expected(Suite::Coordination, SuiteSize::Quick) < 600.0);
         assert!(expected(Suite::Overlay, SuiteSize::Quick) < 600.0);
         assert!(expected(Suite::Callout, SuiteSize::Quick) < 600.0);
+        assert!(expected(Suite::Sdk, SuiteSize::Quick) < 600.0);
     }
 
     #[test]

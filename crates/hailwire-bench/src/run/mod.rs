@@ -428,25 +428,47 @@ impl<F: FnMut(&str, f64, Duration)> SuiteRun<'_, F> {
             });
             helper = Some(process);
         }
+        let mut node = None;
+        let mut data = String::new();
+        if let Participant::Attached(_) = entry.participant {
+            let own = [&*Subject::Node.name(), "--listen", &listen];
+            let command = network.command("b", &words("serve", &own, &[]))?;
+            let process = SubjectProcess::start(&Subject::Node.name(), command).await?;
+            data = process.said("data");
+            node = Some(process);
+        }
+        let on = |host: &str, words: &[String]| -> Result<std::process::Command, BenchError> {
+            let mut command = network.command(host, words)?;
+            if !data.is_empty() {
+                command.env("HAIL_DATA", &data);
+            }
+            Ok(command)
+        };
         let serve = match &entry.participant {
             Participant::Ours(subject, options) => {
                 let options = filled(options, "{helper}", &told);
                 words("serve", &[&subject.name(), "--listen", &listen], &options)
             }
-            Participant::Foreign(foreign) => {
+            Participant::Foreign(foreign) | Participant::Attached(foreign) => {
                 let serve = filled(&foreign.serve, "{listen}", &listen);
                 filled(&serve, "{hail}", &program)
             }
         };
         let name = |part: &str| format!("{}, {part}", entry.subject);
-        let server = SubjectProcess::start(&name("serving"), network.command("b", &serve)?).await?;
+        let server = match SubjectProcess::start(&name("serving"), on("b", &serve)?).await {
+            Ok(server) => server,
+            Err(error) => {
+                end([node, helper]).await;
+                return Err(error);
+            }
+        };
         let load = match &entry.participant {
             Participant::Ours(subject, options) => {
                 let ready = server.ready.to_string();
                 let options = filled(options, "{helper}", &told);
                 words("load", &[&subject.name(), &ready], &options)
             }
-            Participant::Foreign(foreign) => {
+            Participant::Foreign(foreign) | Participant::Attached(foreign) => {
                 let mut load = foreign.load.clone();
                 let names = |word: &String| word.contains("{address}") || word.contains("{ready}");
                 let address = server.said("address");
@@ -458,10 +480,21 @@ impl<F: FnMut(&str, f64, Duration)> SuiteRun<'_, F> {
                 filled(&load, "{address}", &address)
             }
         };
-        let client = SubjectProcess::start(&name("loading"), network.command("a", &load)?).await?;
+        let client = match SubjectProcess::start(&name("loading"), on("a", &load)?).await {
+            Ok(client) => client,
+            Err(error) => {
+                end([Some(server), node, helper]).await;
+                return Err(error);
+            }
+        };
+        let versions = client.said("versions");
+        if !versions.is_empty() {
+            self.folder.program(&entry.subject, versions);
+        }
         Ok(ProcessPair {
             server,
             client,
+            node,
             helper,
         })
     }
@@ -513,6 +546,13 @@ impl<F: FnMut(&str, f64, Duration)> SuiteRun<'_, F> {
             distribution,
             asked: entry.work.asked(),
         })
+    }
+}
+
+/// Ends in order what was started before something that did not start: a process that is killed leaves its folder.
+async fn end<const N: usize>(started: [Option<SubjectProcess>; N]) {
+    for process in started.into_iter().flatten() {
+        process.end().await;
     }
 }
 

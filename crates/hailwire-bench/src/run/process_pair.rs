@@ -13,6 +13,8 @@ use crate::{
 pub(super) struct ProcessPair {
     pub(super) server: SubjectProcess,
     pub(super) client: SubjectProcess,
+    /// The node to which both are attached.
+    pub(super) node: Option<SubjectProcess>,
     pub(super) helper: Option<SubjectProcess>,
 }
 
@@ -24,12 +26,19 @@ impl ProcessPair {
         ]
     }
 
+    /// Whose processor time and memory are read: their names in figures, and their process ids.
+    fn parties(&self) -> Vec<(&'static str, u32)> {
+        let both = [("client", self.client.pid()), ("server", self.server.pid())];
+        let node = self.node.iter().map(|node| ("node", node.pid()));
+        both.into_iter().chain(node).collect()
+    }
+
     /// Stops them; returns how many had to be killed.
     pub(super) async fn end(self) -> u32 {
         let mut killed = u32::from(!self.client.end().await);
         killed += u32::from(!self.server.end().await);
-        if let Some(helper) = self.helper {
-            killed += u32::from(!helper.end().await);
+        for process in self.node.into_iter().chain(self.helper) {
+            killed += u32::from(!process.end().await);
         }
         killed
     }
@@ -70,7 +79,7 @@ pub(super) async fn added(
     Ok(measured.with("added_rss_bytes", added))
 }
 
-/// Has work done, and reads what both processes used for it.
+/// Has work done, and reads what all processes used for it.
 pub(super) async fn measure(
     pair: &mut ProcessPair,
     work: &WorkRequest,
@@ -79,8 +88,10 @@ pub(super) async fn measure(
     if matches!(work, WorkRequest::Operation { .. }) {
         return pair.client.ask(work).await;
     }
-    process::reset_peak(pair.client.pid());
-    process::reset_peak(pair.server.pid());
+    let parties = pair.parties();
+    for (_, pid) in &parties {
+        process::reset_peak(*pid);
+    }
     // A host of the lab has counters of its own; on loopback they count the whole machine.
     let segments = || match (network, work) {
         ("loopback", _) => None,
@@ -88,37 +99,43 @@ pub(super) async fn measure(
         _ => None,
     };
     let sent_before = segments();
-    let (before, begun) = (pair.usage(), Instant::now());
+    let used = || -> Vec<ProcessUsage> {
+        parties
+            .iter()
+            .map(|(_, pid)| process::usage(*pid))
+            .collect()
+    };
+    let (before, begun) = (used(), Instant::now());
     let mut measured = pair.client.ask(work).await?;
-    let (after, wall) = (pair.usage(), begun.elapsed().as_secs_f64());
+    let (after, wall) = (used(), begun.elapsed().as_secs_f64());
     if let (Some(before), Some(after)) = (sent_before, segments())
         && !measured.figures.contains_key("lost_percent")
         && let Some(percent) = after.lost_percent_since(&before)
     {
         measured = measured.with("lost_percent", percent);
     }
-    let mut both = 0.0;
-    for (i, participant) in ["client", "server"].into_iter().enumerate() {
-        let cpu = after[i].cpu.saturating_sub(before[i].cpu).as_secs_f64();
-        both += cpu;
+    let mut all = 0.0;
+    for (((participant, _), before), after) in parties.iter().zip(&before).zip(&after) {
+        let cpu = after.cpu.saturating_sub(before.cpu).as_secs_f64();
+        all += cpu;
         measured = measured.with(&format!("{participant}_cpu_s"), cpu).with(
             &format!("{participant}_peak_rss_bytes"),
-            after[i].peak_rss_bytes as f64,
+            after.peak_rss_bytes as f64,
         );
     }
     measured = measured
-        .with("cpu_s", both)
-        .with("cpu_percent", both / wall * 100.0);
+        .with("cpu_s", all)
+        .with("cpu_percent", all / wall * 100.0);
     let (count, bytes) = (measured.figure("count"), measured.figure("bytes"));
     if count > 0.0 {
-        measured = measured.with("cpu_us_per_message", both * 1e6 / count);
+        measured = measured.with("cpu_us_per_message", all * 1e6 / count);
     }
     let moved = match work {
         WorkRequest::Rate { bytes, .. } => count * *bytes as f64,
         _ => bytes,
     };
     if moved > 0.0 {
-        measured = measured.with("cpu_ns_per_byte", both * 1e9 / moved);
+        measured = measured.with("cpu_ns_per_byte", all * 1e9 / moved);
     }
     Ok(measured)
 }

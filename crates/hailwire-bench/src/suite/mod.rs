@@ -7,9 +7,12 @@
 mod callout;
 mod coordination;
 mod overlay;
+mod sdk;
 mod smoke;
 
 use std::path::PathBuf;
+
+pub use sdk::SdkLaunchers;
 
 use hailwire::config::TunnelPool;
 
@@ -31,15 +34,18 @@ pub enum Suite {
     Overlay,
     /// Tables C1 to C12, CE and CF.
     Callout,
+    /// Calls between programs in Python and in TypeScript.
+    Sdk,
 }
 
 impl Suite {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Smoke,
         Self::Coordination,
         Self::Overlay,
         Self::Callout,
+        Self::Sdk,
     ];
 
     /// Its name.
@@ -50,6 +56,7 @@ impl Suite {
             Self::Coordination => "coordination",
             Self::Overlay => "overlay",
             Self::Callout => "callout",
+            Self::Sdk => "sdk",
         }
     }
 
@@ -77,14 +84,19 @@ pub const ZENTINEL_PEER: &str = "HAILWIRE_ZENTINEL_PEER";
 /// The path of that program: from [`ZENTINEL_PEER`], or the file that `peers/zentinel/build` writes beside the folder of this program.
 #[must_use]
 pub fn peer() -> Option<String> {
+    let path = installed(ZENTINEL_PEER, "zentinel-peer")?;
+    Some(path.display().to_string())
+}
+
+/// A foreign program: the one that a variable names, or the file of this name that a script of `peers` wrote beside the folder of this program.
+fn installed(variable: &str, name: &str) -> Option<PathBuf> {
     let built = || {
         let program = std::env::current_exe().ok()?;
         let target = program.parent()?.parent()?;
-        Some(target.join("peers/bin/zentinel-peer"))
+        Some(target.join("peers/bin").join(name))
     };
-    let named = std::env::var_os(ZENTINEL_PEER).map(PathBuf::from);
-    let path = named.or_else(built)?;
-    path.is_file().then(|| path.display().to_string())
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    named.or_else(built).filter(|path| path.is_file())
 }
 
 /// The options of a suite.
@@ -104,6 +116,8 @@ pub struct SuiteOrder {
     pub foreign: Vec<ForeignProgram>,
     /// The program that speaks for the foreign crate of Agent Protocol v2 (`peers/zentinel`), where it is built.
     pub peer: Option<String>,
+    /// The programs that run those of `peers/sdk`.
+    pub sdk: SdkLaunchers,
 }
 
 /// A program that is not ours: a command that serves and one that loads.
@@ -125,6 +139,8 @@ pub enum Participant {
     Ours(Subject, Vec<String>),
     /// A foreign program.
     Foreign(ForeignProgram),
+    /// The same whose two commands attach to one node, which is started for them: `HAIL_DATA` names its data folder.
+    Attached(ForeignProgram),
 }
 
 /// One subject's part in a contest.
@@ -241,6 +257,7 @@ pub fn steps(order: &SuiteOrder) -> Vec<SuiteStep> {
         Suite::Coordination => coordination::steps(order),
         Suite::Overlay => overlay::steps(order),
         Suite::Callout => callout::steps(order),
+        Suite::Sdk => sdk::steps(order),
     }
 }
 
@@ -382,7 +399,7 @@ pub const COMPUTED: &[&str] = &["Q12"];
 #[must_use]
 pub fn missing(suite: Suite, steps: &[SuiteStep]) -> Vec<(&'static str, &'static str)> {
     let letter = match suite {
-        Suite::Smoke => return Vec::new(),
+        Suite::Smoke | Suite::Sdk => return Vec::new(),
         Suite::Coordination => 'Q',
         Suite::Overlay => 'O',
         Suite::Callout => 'C',
@@ -413,6 +430,7 @@ pub(crate) mod tests {
             repeats: None,
             foreign: Vec::new(),
             peer: None,
+            sdk: SdkLaunchers::default(),
         }
     }
 

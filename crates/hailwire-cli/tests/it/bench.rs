@@ -10,7 +10,7 @@ use std::{
 use hailwire_bench::{
     result::{CellId, ResultEntry},
     run_folder::RunEnvironment,
-    suite::{Suite, SuiteOrder, SuiteSize, covered, steps},
+    suite::{SdkLaunchers, Suite, SuiteOrder, SuiteSize, covered, steps},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -54,6 +54,7 @@ fn assert_whole(suite: Suite, entries: &[ResultEntry]) {
         repeats: None,
         foreign: Vec::new(),
         peer: None,
+        sdk: SdkLaunchers::default(),
     };
     let cell = |entry: &ResultEntry| match entry {
         ResultEntry::Measured(line) => Some(line.cell.clone()),
@@ -130,6 +131,27 @@ fn the_callout_suite_leaves_no_cell_empty() {
         "udp echo",
     ] {
         assert!(measured(&entries, subject) > 0, "{subject}");
+    }
+}
+
+#[test]
+fn the_sdk_suite_leaves_no_cell_empty() {
+    let nodes = TestNodes::new();
+    let entries = tiny(&nodes, Suite::Sdk);
+    assert_whole(Suite::Sdk, &entries);
+    let absent = |script: &str| {
+        let says_so = |entry: &ResultEntry| matches!(entry, ResultEntry::Skipped(s) if s.reason.ends_with(script));
+        entries.iter().any(says_so)
+    };
+    for (script, subject) in [
+        ("peers/install sdk-python", "aiohttp"),
+        ("peers/install sdk-node", "undici"),
+    ] {
+        if absent(script) {
+            hailwire_skip::skipped(format!("{subject} is not installed ({script})"));
+        } else {
+            assert!(measured(&entries, subject) > 0, "{subject}");
+        }
     }
 }
 

@@ -88,7 +88,8 @@ pub(crate) fn collect(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) 
         let path = entry.expect("an entry").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
-            if !name.starts_with('.') && name != "target" {
+            // Neither what is built nor what others wrote.
+            if !name.starts_with('.') && !["target", "node_modules"].contains(&&*name) {
                 collect(&path, extension, files);
             }
         } else if path.extension().is_some_and(|found| found == extension) {

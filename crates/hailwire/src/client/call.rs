@@ -210,6 +210,12 @@ impl Call {
         self
     }
 
+    /// The `tracestate` of W3C trace context, passed on to the agent beside the [`traceparent`](Self::traceparent); empty by default.
+    pub fn tracestate(mut self, tracestate: impl Into<String>) -> Self {
+        self.header.tracestate = tracestate.into();
+        self
+    }
+
     /// The body; empty by default. One from [`Body::channel`] may still be written while the answer
     /// arrives.
     pub fn body(mut self, body: impl Into<Body>) -> Self {
@@ -341,6 +347,24 @@ impl StreamBuilder {
         self
     }
 
+    /// Goes to this member of the group, as [`Call::member`].
+    pub fn member(mut self, number: u64) -> Self {
+        self.call = self.call.member(number);
+        self
+    }
+
+    /// The `traceparent` of W3C trace context; empty by default.
+    pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
+        self.call = self.call.traceparent(traceparent);
+        self
+    }
+
+    /// The `tracestate` of W3C trace context; empty by default.
+    pub fn tracestate(mut self, tracestate: impl Into<String>) -> Self {
+        self.call = self.call.tracestate(tracestate);
+        self
+    }
+
     /// Goes over this carrier and no other, as [`Call::carrier`].
     pub fn carrier(mut self, carrier: Carrier) -> Self {
         self.call = self.call.carrier(carrier);
@@ -365,9 +389,8 @@ impl StreamBuilder {
         self
     }
 
-    /// Opens the stream and waits until the agent accepts it, which it does by returning its
-    /// [`Response`](crate::Response). Nothing can be sent before, so an agent that reads the whole body
-    /// first never accepts; a deadline ends the wait.
+    /// Opens the stream and waits until the agent has accepted it, which its side does before its handler runs. Media type and
+    /// fields of its [`Response`](crate::Response) are not sent: a raw stream has only bytes.
     ///
     /// # Errors
     ///

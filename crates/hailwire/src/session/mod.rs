@@ -19,7 +19,7 @@ use std::{
     future::{Future, poll_fn},
     pin::pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Poll,
@@ -96,6 +96,8 @@ struct SessionShared {
     going_away: AtomicBool,
     /// The connection is gone, as far as this side knows.
     ended: AtomicBool,
+    /// Why this side has closed it, where something was wrong.
+    closed_with: OnceLock<Status>,
     started: Instant,
     /// Where what the far side makes this one hold is charged; a program of this machine has none.
     account: Option<Arc<PeerAccount>>,
@@ -186,6 +188,7 @@ impl Session {
                 peer_going_away: AtomicBool::new(false),
                 going_away: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
+                closed_with: OnceLock::new(),
                 started: Instant::now(),
                 account,
                 _held: held.flatten(),
@@ -286,7 +289,16 @@ impl Session {
             biased;
             // The sender lives in the session, which `self` holds.
             _ = hello.wait_for(Option::is_some) => Ok(()),
-            error = self.closed() => Err(connection_status(&error)),
+            error = self.closed() => {
+                // A far side that says nothing is one that cannot be reached; whoever waits for it has set no deadline.
+                Err(match self.shared.closed_with.get().cloned() {
+                    Some(why) if why.code == Code::DeadlineExceeded => {
+                        Status::new(Code::Unavailable, why.message)
+                    }
+                    Some(why) => why,
+                    None => connection_status(&error),
+                })
+            }
         }
     }
 
@@ -346,6 +358,9 @@ impl Session {
     /// Ends the session now.
     pub(crate) fn close(&self, code: Code, reason: &str) {
         self.shared.ended.store(true, Ordering::Relaxed);
+        if code != Code::Ok {
+            let _ = self.shared.closed_with.set(Status::new(code, reason));
+        }
         self.connection().close(code, reason);
     }
 
@@ -503,11 +518,11 @@ async fn run_stream<D: StreamDispatcher>(
 ) {
     // The first frame has mostly come with the stream, and then no timer is needed. Where it has not,
     // what comes of it waits here.
-    let ready = now(pin!(reader.next_frame()));
+    let ready = now(pin!(reader.opening()));
     let first = match ready {
         Some(first) => Ok(first),
         None if charge.add(MAX_HEADER) => {
-            let first = tokio::time::timeout(FIRST_FRAME_TIMEOUT, reader.next_frame()).await;
+            let first = tokio::time::timeout(FIRST_FRAME_TIMEOUT, reader.opening()).await;
             charge.remove(MAX_HEADER);
             first
         }

@@ -134,7 +134,8 @@ async fn answer(
         return end(send, &Status::ok()).await;
     }
     let mut ahead = BytesMut::new();
-    if head != AnswerHead::default() {
+    // A raw stream has its head: it was accepted before its handler ran.
+    if kind == RequestKind::Call && head != AnswerHead::default() {
         let encoded = header::encode(&head);
         if encoded.len() > limits::MAX_HEADER || head.headers.len() > limits::MAX_HEADER_FIELDS {
             let status = Status::new(Code::Internal, "the head of the answer exceeds its bound");

@@ -11,7 +11,7 @@ use hailwire_bench::{
     siege::{self, AttackerKind},
     soak::SoakOptions,
     subject::{Subject, SubjectSetup},
-    suite::{Suite, SuiteOrder, SuiteSize},
+    suite::{SdkLaunchers, Suite, SuiteOrder, SuiteSize},
     topologies::TopologiesOptions,
 };
 use hailwire_lab::power_loss::SyncPromise;
@@ -145,6 +145,7 @@ fn plan_run(run: bench::BenchRunArgs) -> Result<Action, CommandFailure> {
         repeats: run.repeats,
         foreign: run.subject,
         peer: hailwire_bench::suite::peer(),
+        sdk: SdkLaunchers::installed(),
     };
     Ok(Action::BenchRun { order, out, then })
 }

@@ -320,6 +320,14 @@ impl Shell {
         let home = folder.join("home").join(home_of(machine));
         fs::create_dir(&home).unwrap();
         symlink(folder.join("repository"), home.join("hailwire")).unwrap();
+        // As an installation of the packages leaves them.
+        let modules = home.join("node_modules");
+        fs::create_dir(&modules).unwrap();
+        symlink(
+            folder.join("repository/sdk/typescript"),
+            modules.join("hailwire"),
+        )
+        .unwrap();
         let path = std::env::var("PATH").unwrap();
         let kept = |name: &str, folder: &str| {
             let of_home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(folder));
@@ -347,6 +355,7 @@ impl Shell {
             .env("USER", "ann")
             .env("LANG", "C.UTF-8")
             .env("PYTHONUNBUFFERED", "1")
+            .env("PYTHONPATH", home.join("hailwire/sdk/python/src"))
             .env("PYTHONDONTWRITEBYTECODE", "1");
         for (name, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
             command.envs(kept(name, folder).map(|value| (name, value)));

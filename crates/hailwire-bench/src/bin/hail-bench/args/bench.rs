@@ -77,7 +77,8 @@ pub(crate) struct BenchCallArgs {
 ///
 /// smoke is a little of everything on loopback, without root, in under a minute. coordination and overlay
 /// fill the published tables Q and O; most of their rows need an emulated network, and so root. coordination does what `hail bench topologies` does as well. callout fills the
-/// tables C, beside the foreign program in peers/zentinel where it is built. messaging is `hail bench messages` and `hail bench topologies` with all they have: durable messages beside
+/// tables C, beside the foreign program in peers/zentinel where it is built. sdk measures calls between programs in Python and in TypeScript, beside gRPC,
+/// NATS and HTTP in the same language, as peers/install has them. messaging is `hail bench messages` and `hail bench topologies` with all they have: durable messages beside
 /// JetStream and Redis, publishing beside NATS, kills and losses of power, dispatch and priorities at 50 ms.
 #[derive(Debug, Args)]
 pub(crate) struct BenchRunArgs {
