@@ -43,8 +43,10 @@ export interface ConnectOptions {
   readonly onHandlerError?: (error: unknown, agent: string) => void;
 }
 
-/** How {@link Client.run} ends. */
+/** How {@link Client.run} runs, and how it ends. */
 export interface RunOptions {
+  /** Whether nothing is written to stderr. Default: false, for a line that says which agents are served. */
+  readonly quiet?: boolean;
   /** Ends it in order, besides SIGINT and SIGTERM. Default: none. */
   readonly signal?: AbortSignal;
   /** How long calls under way may take to end then, in milliseconds. Default: 10,000. */
@@ -238,7 +240,9 @@ export class Client implements ConnectionOwner, ServingOwner {
    * });
    * ```
    *
-   * Rejects with `invalid_argument` (name, options), `already_exists`, `resource_exhausted` (1,024 agents), `unavailable` (the node is gone).
+   * Rejects with `invalid_argument` (name, options), `already_exists`, `resource_exhausted` (1,024 agents), `unavailable` (the node is gone). Where
+   * nobody awaits it, {@link Client.run} does: it rejects with what an agent that is still being offered is refused with. Without either, a refusal is
+   * an unhandled rejection, which ends the process.
    */
   agent(name: string, handler: Handler): Promise<Serving>;
   agent(name: string, options: AgentOptions, handler: Handler): Promise<Serving>;
@@ -246,13 +250,17 @@ export class Client implements ConnectionOwner, ServingOwner {
     const handler = typeof first === "function" ? first : second;
     const options = typeof first === "function" ? {} : first;
     if (handler === undefined) return Promise.reject(new HailError("invalid_argument", "an agent needs a handler"));
-    const begun = this.#serve(name, options, handler);
+    // Nothing here takes the rejection: it is for whoever awaits this, or for `run`, and is an unhandled one else.
+    const begin = async (): Promise<Serving> => {
+      try {
+        return await this.#serve(name, options, handler);
+      } finally {
+        this.#starting.delete(begun);
+      }
+    };
+    const begun = begin();
     // Of what a handler offers, the handler is told.
     if (serving.getStore() === undefined) this.#starting.add(begun);
-    begun.then(
-      () => this.#starting.delete(begun),
-      () => undefined,
-    );
     return begun;
   }
 
@@ -267,9 +275,10 @@ export class Client implements ConnectionOwner, ServingOwner {
   }
 
   /**
-   * Runs a program that is only an agent: resolves after SIGINT, SIGTERM or `signal`, once the agents are taken back in order, their calls have ended (for
-   * `graceMs` at most) and the client is closed. A second signal ends the process at once. Rejects where an agent could not be offered, or the
-   * connection is lost and not made again.
+   * Runs a program that is only an agent: says on stderr which agents it serves, once the node has accepted them (`serving count, shout`), and resolves
+   * after SIGINT, SIGTERM or `signal`, once the agents are taken back in order, their calls have ended (for `graceMs` at most) and the client is closed.
+   * A second signal ends the process at once. Rejects where an agent that is still being offered is refused, or the connection is lost and not made
+   * again.
    */
   async run(options: RunOptions = {}): Promise<void> {
     await Promise.all(this.#starting);
@@ -283,6 +292,9 @@ export class Client implements ConnectionOwner, ServingOwner {
     process.on("SIGTERM", stop);
     options.signal?.addEventListener("abort", stop);
     if (options.signal?.aborted === true) stop();
+    if (options.quiet !== true && this.#agents.size > 0) {
+      process.stderr.write(`serving ${[...this.#agents.keys()].sort().join(", ")}   (Ctrl-C to stop)\n`);
+    }
     // It stays alive also while the node is away.
     const alive = setInterval(() => undefined, 0x7fff_ffff);
     try {

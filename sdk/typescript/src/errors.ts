@@ -28,6 +28,7 @@ export interface HailErrorOptions {
  * ```
  */
 export class HailError extends Error {
+  /** `HailError`. */
   override readonly name = "HailError";
   /** The code's name, such as `not_found`. */
   readonly code: CodeName;

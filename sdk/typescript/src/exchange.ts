@@ -7,9 +7,11 @@
 import { type ChunkSource, chunkBytes } from "./body.js";
 import { removeDeadline, type Timed } from "./deadlines.js";
 import { HailError } from "./errors.js";
-import { ByteQueue, copyOf } from "./protocol/byte_queue.js";
+import { copyOf } from "./protocol/byte_queue.js";
 import { FRAME_PREFIX, FrameKind, FrameStream, putPrefix } from "./protocol/frames.js";
+import { ReceiveQueue } from "./protocol/receive_queue.js";
 import type { WheelEntry } from "./protocol/timer_wheel.js";
+import { chunkMade } from "./protocol/young_bytes.js";
 
 /** Most bytes of one DATA frame that is queued. */
 const MAX_DATA_WRITE = 1024 * 1024;
@@ -38,7 +40,7 @@ export abstract class Exchange extends FrameStream implements Timed {
   protected arrived = 0;
   /** The only piece that waits, as long as it is the only one. */
   #piece: Buffer | undefined = undefined;
-  #queue: ByteQueue | undefined = undefined;
+  #queue: ReceiveQueue | undefined = undefined;
   #waiters: Waiter[] | undefined = undefined;
   /** It is read whole, up to so many bytes; -1 where it is not. */
   #most = -1;
@@ -62,16 +64,18 @@ export abstract class Exchange extends FrameStream implements Timed {
     }
     const waiter = this.#waiters?.shift();
     if (waiter !== undefined) {
+      chunkMade(length);
       waiter.resolve(copyOf(bytes, start, end));
       return 0;
     }
-    if (this.#queue !== undefined) {
-      this.#queue.pushCopy(bytes, start, end);
-    } else if (this.#piece !== undefined) {
-      this.#queue = new ByteQueue();
-      this.#queue.push(this.#piece);
+    const piece = this.#piece;
+    if (piece !== undefined) {
       this.#piece = undefined;
-      this.#queue.pushCopy(bytes, start, end);
+      this.#queue ??= new ReceiveQueue();
+      this.#queue.push(piece, 0, piece.length);
+      this.#queue.push(bytes, start, end);
+    } else if (this.#queue !== undefined && this.#queue.length > 0) {
+      this.#queue.push(bytes, start, end);
     } else {
       this.#piece = copyOf(bytes, start, end);
     }
@@ -95,7 +99,10 @@ export abstract class Exchange extends FrameStream implements Timed {
     let chunk = this.#piece;
     if (chunk !== undefined) this.#piece = undefined;
     else chunk = this.#queue?.shift();
-    if (chunk !== undefined) this.consumed(chunk.length);
+    if (chunk !== undefined) {
+      chunkMade(chunk.length);
+      this.consumed(chunk.length);
+    }
     return chunk;
   }
 
@@ -136,7 +143,7 @@ export abstract class Exchange extends FrameStream implements Timed {
   protected dropBody(): void {
     this.unwanted = true;
     this.#piece = undefined;
-    this.#queue = undefined;
+    this.#queue?.clear();
   }
 
   /** The incoming body has ended; tells whoever waits. */
@@ -175,6 +182,7 @@ export abstract class Exchange extends FrameStream implements Timed {
   writeBody(bytes: Buffer): boolean {
     const length = bytes.length;
     if (length === 0) return true;
+    chunkMade(length);
     const at = this.mux?.reserve(this, FRAME_PREFIX + length, false) ?? -1;
     if (at >= 0 && this.mux !== undefined) {
       const out = this.mux.output;

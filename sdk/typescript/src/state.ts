@@ -71,7 +71,9 @@ export interface StateReadOptions extends SubscribeOptions {
 
 /** Values that count, and the peers whose values are not known. */
 export interface StateValues {
+  /** The values, by key. */
   readonly values: readonly StateValue[];
+  /** Peers whose values are not known, and why. */
   readonly away: readonly { readonly node: string; readonly why: string }[];
 }
 

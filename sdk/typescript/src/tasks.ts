@@ -19,9 +19,11 @@ const WAIT_MS = 60_000;
 
 /** What somebody who waits for a task knows of it already. */
 export interface TaskSeen {
+  /** Attempts that were known. */
   readonly attempts: number;
   /** `progress.at_ms`; 0 for none. */
   readonly progress_at_ms: number;
+  /** Bytes of the answer that were known. */
   readonly partial_bytes: number;
 }
 

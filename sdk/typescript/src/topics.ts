@@ -51,6 +51,7 @@ export interface SubscribeOptions {
 
 /** A message that was published. */
 export interface TopicMessage {
+  /** What sets it apart from other events. */
   readonly kind: "message";
   /** What it was published under. */
   readonly topic: string;

@@ -430,7 +430,7 @@ try {
   void peer.closed.then((why) => {
     if (why !== undefined) throw why;
   });
-  await hail.run({ signal: stop.signal });
+  await hail.run({ signal: stop.signal, quiet: true });
 } catch (error) {
   const failed = error instanceof HailError ? error : new HailError("unknown", String(error));
   console.error(`error: ${failed.code}: ${failed.message.replaceAll("\n", " ")}`);

@@ -9,6 +9,7 @@ import { test } from "node:test";
 
 import { HailError } from "../src/index.js";
 import { ByteQueue } from "../src/protocol/byte_queue.js";
+import { ReceiveQueue } from "../src/protocol/receive_queue.js";
 import { CallAttempts, RetryBudget } from "../src/protocol/call_attempts.js";
 import { SLOT_MS, TimerWheel, type WheelEntry } from "../src/protocol/timer_wheel.js";
 import { whyNoPattern, whyNoTopic } from "../src/protocol/topic_records.js";
@@ -126,8 +127,7 @@ test("a queue keeps the order of bytes, and small pieces do not become many", ()
     const got: Buffer[] = [];
     for (let step = 0; step < 100; step += 1) {
       const bytes = Buffer.from(Array.from({ length: draw(draw(10) === 0 ? 6000 : 40) }, () => draw(256)));
-      if (draw(2) === 0) queue.push(Buffer.from(bytes));
-      else queue.pushCopy(bytes, 0, bytes.length);
+      queue.push(Buffer.from(bytes));
       put.push(bytes);
       if (draw(3) === 0) got.push(Buffer.from(queue.shift(1 + draw(100)) ?? []));
       if (draw(10) === 0) {
@@ -140,8 +140,39 @@ test("a queue keeps the order of bytes, and small pieces do not become many", ()
     assert.ok(Buffer.concat(put).equals(Buffer.concat(got)));
   }
   const many = new ByteQueue();
-  for (let at = 0; at < 100_000; at += 1) many.pushCopy(Buffer.from([at & 0xff]), 0, 1);
+  for (let at = 0; at < 100_000; at += 1) many.push(Buffer.from([at & 0xff]));
   assert.ok(many.pieces < 30, `${many.pieces} pieces`);
+});
+
+test("bytes that wait to be read keep their order, and take little more room than they are", () => {
+  const draw = draws(8);
+  const draining = new ReceiveQueue();
+  for (let round = 0; round < 60; round += 1) {
+    const queue = round % 2 === 0 ? new ReceiveQueue() : draining;
+    const put: Buffer[] = [];
+    const got: Buffer[] = [];
+    for (let step = 0; step < 100; step += 1) {
+      const bytes = Buffer.alloc(draw(draw(10) === 0 ? 40_000 : 40), Buffer.from([draw(256), draw(256), draw(256)]));
+      const start = draw(bytes.length + 1);
+      queue.push(bytes, start, bytes.length);
+      put.push(bytes.subarray(start));
+      assert.ok(queue.held < queue.length + 2 * 16_384 + 4096, `${queue.held} for ${queue.length}`);
+      if (draw(3) === 0) got.push(queue.shift() ?? Buffer.alloc(0));
+      if (draw(20) === 0) got.push(queue.takeAll());
+    }
+    got.push(queue.takeAll());
+    assert.deepEqual([queue.length, queue.held, queue.shift()], [0, 0, undefined]);
+    assert.ok(Buffer.concat(put).equals(Buffer.concat(got)));
+  }
+  // What was given to a reader stays as it is, whatever is put into the queue then.
+  draining.push(Buffer.alloc(20_000, 1), 0, 20_000);
+  const given = draining.shift();
+  draining.clear();
+  draining.push(Buffer.alloc(40_000, 2), 0, 40_000);
+  assert.ok(given?.every((byte) => byte === 1));
+  const few = new ReceiveQueue();
+  for (let at = 0; at < 1000; at += 1) few.push(Buffer.from([at & 0xff]), 0, 1);
+  assert.equal(few.held, 4096);
 });
 
 test("topics and patterns keep their grammar", () => {

@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 import { Mux } from "../src/protocol/mux.js";
 import { checkLength, MuxKind, preface, putMuxHeader } from "../src/protocol/mux_frame.js";
+import { StreamTable } from "../src/protocol/stream_table.js";
 import { hex, NotingStream, settle, Side, vectors } from "./support.js";
 
 interface MuxVectors {
@@ -234,6 +235,48 @@ test("windows grow while their readers read, share the pool, and never exceed it
   assert.equal(server.mux.pooled, 0);
   assert.equal(server.mux.liveStreams, 0);
   assert.equal(client.mux.liveStreams, 0);
+});
+
+test("a table of streams finds each by its number, whether it goes soon or lasts", () => {
+  const table = new StreamTable();
+  const model = new Map<number, NotingStream>();
+  let next = 1;
+  let seed = 1;
+  const draw = (below: number): number => {
+    seed = (seed * 1_103_515_245 + 12_345) % 0x8000_0000;
+    return Math.floor((seed / 0x8000_0000) * below);
+  };
+  for (let step = 0; step < 20_000; step += 1) {
+    // It grows to hundreds, and shrinks again; every hundredth stays for long.
+    const most = step % 8000 < 4000 ? 20 : 700;
+    const stream = new NotingStream();
+    stream.id = next;
+    next += 1 + draw(2);
+    table.add(stream);
+    model.set(stream.id, stream);
+    while (model.size > most) {
+      const ids = [...model.keys()].slice(0, 5);
+      const id = ids[draw(ids.length)] ?? 0;
+      const gone = model.get(id);
+      if (gone === undefined) break;
+      if (id % 100 === 0 && draw(1000) > 0) {
+        // It comes last from now on.
+        model.delete(id);
+        model.set(id, gone);
+        continue;
+      }
+      model.delete(id);
+      table.delete(gone);
+      table.delete(gone);
+      assert.equal(table.get(id), undefined);
+    }
+    assert.equal(table.size, model.size);
+  }
+  for (const [id, stream] of model) assert.equal(table.get(id), stream);
+  assert.equal(table.get(next), undefined);
+  const all = table.takeAll().map(({ id }) => id);
+  assert.deepEqual(all, [...model.keys()].sort((one, other) => one - other));
+  assert.deepEqual([table.size, table.takeAll().length, table.get(all[0] ?? 1)], [0, 0, undefined]);
 });
 
 test("a reader that does not read stops its own writer and no other", () => {

@@ -6,6 +6,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, watch } from "node:fs";
 import os from "node:os";
 import path from "node:path";
+import type { Readable } from "node:stream";
 import { fileURLToPath } from "node:url";
 
 import { Mux, type MuxOwner, MuxStream } from "../src/protocol/mux.js";
@@ -187,38 +188,64 @@ export async function startNode(within = "."): Promise<TestNode> {
   return node;
 }
 
-/** A program over the library, with what it writes; a line at a time. */
-export class TestProgram {
-  readonly process: ChildProcess;
-  readonly exited: Promise<number | null>;
-  #said = "";
+/** What a program has written, and whoever waits for more of it. */
+class Written {
+  text = "";
   #waiting: (() => void)[] = [];
 
-  constructor(script: string, dataDir: string, ...args: string[]) {
-    const child = spawn(process.execPath, [path.join(PACKAGE, "build/test", script), ...args], {
-      env: { ...process.env, HAIL_DATA: dataDir },
-      stdio: ["ignore", "pipe", "inherit"],
-    });
-    this.process = child;
-    child.stdout.on("data", (chunk: Buffer) => {
-      this.#said += chunk.toString();
+  constructor(from: Readable) {
+    from.on("data", (chunk: Buffer) => {
+      this.text += chunk.toString();
       const waiting = this.#waiting;
       this.#waiting = [];
       for (const tell of waiting) tell();
     });
-    this.exited = new Promise((resolve) => child.once("exit", (code) => resolve(code)));
   }
 
-  /** What it has written. */
+  async until(text: string): Promise<void> {
+    while (!this.text.includes(text)) await new Promise<void>((resolve) => this.#waiting.push(resolve));
+  }
+}
+
+/** A program over the library, with what it writes. */
+export class TestProgram {
+  readonly process: ChildProcess;
+  /** Resolves once it has ended and all that it wrote is known. */
+  readonly exited: Promise<number | null>;
+  readonly #out: Written;
+  readonly #err: Written;
+
+  /** `program` is a built test program, which `command` runs: Node, where nothing else is said. */
+  constructor(program: string, dataDir: string, args: readonly string[] = [], command: readonly string[] = [process.execPath]) {
+    const [file = "", ...ahead] = command;
+    const child = spawn(file, [...ahead, path.join(PACKAGE, "build/test", program), ...args], {
+      env: { ...process.env, HAIL_DATA: dataDir },
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    this.process = child;
+    this.#out = new Written(child.stdout);
+    this.#err = new Written(child.stderr);
+    this.exited = new Promise((resolve) => child.once("close", (code) => resolve(code)));
+  }
+
+  /** What it has written to stdout. */
   get said(): string {
-    return this.#said;
+    return this.#out.text;
   }
 
-  /** Resolves once it has written a text. */
-  async says(text: string): Promise<void> {
-    while (!this.#said.includes(text)) {
-      await new Promise<void>((resolve) => this.#waiting.push(resolve));
-    }
+  /** What it has written to stderr. */
+  get complained(): string {
+    return this.#err.text;
+  }
+
+  /** Resolves once it has written a text to stdout. */
+  says(text: string): Promise<void> {
+    return this.#out.until(text);
+  }
+
+  /** Resolves once it has written a text to stderr. */
+  complains(text: string): Promise<void> {
+    return this.#err.until(text);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -22,7 +22,9 @@ import { connectUnix, duplexStream, listenUnix } from "./unix-socket.js";
 
 /** What can be said of an agent besides its name. */
 export interface AgentOptions {
+  /** Its version, which hosts are told. Default: empty. */
   readonly version?: string;
+  /** What it takes. Default: as {@link AgentLimits} says. */
   readonly limits?: Partial<AgentLimits>;
   /** What it speaks. Default both. A host that speaks none of them gets JSON. */
   readonly encodings?: readonly Encoding[];
@@ -58,7 +60,9 @@ const LONGEST_PAUSE = 30_000;
 
 /** An inspection agent. Each event has a method that takes its handler, and each may be left out: hosts are told which are there. */
 export class Agent {
+  /** Its limits, as hosts are told. */
   readonly limits: AgentLimits;
+  /** Its version; empty for none. */
   readonly version: string;
   readonly #handlers: Handlers = {};
   readonly #connected: ((host: Host) => void)[] = [];

@@ -15,6 +15,7 @@ export type Encoding = "json" | "msgpack";
 
 /** Bytes that are not what they should be. */
 export class DecodeError extends Error {
+  /** `DecodeError`. */
   override readonly name: string = "DecodeError";
 }
 

@@ -29,7 +29,9 @@ export type HeaderOp =
 
 /** What becomes of a chunk of a body: `null` lets it pass, no bytes drop it, others take its place. */
 export interface BodyMutation {
+  /** Which chunk it is. */
   readonly index: number;
+  /** What takes its place. */
   readonly data: Uint8Array | null;
 }
 
@@ -74,6 +76,7 @@ export interface DecisionDetails {
 
 /** An agent's answer. */
 export interface Decision extends DecisionDetails {
+  /** What becomes of the request. */
   readonly verdict: Verdict;
 }
 
@@ -138,6 +141,7 @@ export interface Finding {
   readonly description: string;
   /** How bad it is: `medium` unless it says. */
   readonly severity?: "low" | "medium" | "high" | "critical";
+  /** How sure the agent is, 0 to 1. */
   readonly confidence?: number;
   /** Where in the text, in bytes of its UTF-8. */
   readonly span?: { readonly start: number; readonly end: number };
@@ -145,9 +149,11 @@ export interface Finding {
 
 /** What an agent found in a text for or from a language model. */
 export interface Findings {
+  /** Whether something was found. */
   readonly detected: boolean;
   /** How sure the agent is, 0 to 1. */
   readonly confidence?: number;
+  /** What was found. */
   readonly findings?: readonly Finding[];
   /** The text without what was found. With it the text goes on; without it, it does not pass. */
   readonly redacted?: string;

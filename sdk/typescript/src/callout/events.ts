@@ -80,36 +80,53 @@ export class Headers {
 
 /** What a host knows of a request besides its head. */
 export interface Metadata {
+  /** The id by which host and agent speak of the request. */
   readonly correlationId: string;
+  /** The host's own id of it, for logs. */
   readonly requestId: string;
+  /** The client's address. */
   readonly clientIp: string;
+  /** The client's port. */
   readonly clientPort: number;
+  /** The name that the client asked for in TLS (SNI); null for none. */
   readonly serverName: string | null;
   /** Such as `HTTP/1.1`. */
   readonly protocol: string;
+  /** The version of TLS; null without TLS. */
   readonly tlsVersion: string | null;
+  /** The cipher of TLS; null without TLS. */
   readonly tlsCipher: string | null;
+  /** The host's route; null where it has none. */
   readonly routeId: string | null;
+  /** Whom the host will ask; null where that is not known. */
   readonly upstreamId: string | null;
   /** When the request came (RFC 3339). */
   readonly timestamp: string;
+  /** W3C trace context; null for none. */
   readonly traceparent: string | null;
 }
 
 /** The head of a request. */
 export interface RequestHeaders {
+  /** The request that it belongs to. */
   readonly correlationId: string;
+  /** What the host knows of it besides. */
   readonly metadata: Metadata;
+  /** Such as `GET`. */
   readonly method: string;
   /** The target, with its query. */
   readonly uri: string;
+  /** Its header fields. */
   readonly headers: Headers;
 }
 
 /** A chunk of a body. */
 export interface BodyChunk {
+  /** The request that it belongs to. */
   readonly correlationId: string;
+  /** The bytes. */
   readonly data: Buffer;
+  /** Whether the body ends with it. */
   readonly isLast: boolean;
   /** Bytes of the whole body, where they are known. */
   readonly totalSize: number | null;
@@ -123,19 +140,29 @@ export interface BodyChunk {
 
 /** The head of a response. */
 export interface ResponseHeaders {
+  /** The request that it belongs to. */
   readonly correlationId: string;
+  /** Its status, such as 200. */
   readonly status: number;
+  /** Its header fields. */
   readonly headers: Headers;
 }
 
 /** A request has ended; for records. */
 export interface RequestComplete {
+  /** The request that it belongs to. */
   readonly correlationId: string;
+  /** The status that the client got. */
   readonly status: number;
+  /** How long it took, in milliseconds. */
   readonly durationMs: number;
+  /** Bytes of the request's body. */
   readonly requestBodySize: number;
+  /** Bytes of the response's body. */
   readonly responseBodySize: number;
+  /** How often the host asked its upstream. */
   readonly upstreamAttempts: number;
+  /** What went wrong; null for nothing. */
   readonly error: string | null;
 }
 
@@ -145,13 +172,21 @@ export type Opcode = (typeof OPCODES)[number];
 
 /** A WebSocket frame, in either direction. */
 export interface WebSocketFrame {
+  /** The request that it belongs to. */
   readonly correlationId: string;
+  /** Its kind. */
   readonly opcode: Opcode;
+  /** The bytes, unmasked. */
   readonly data: Buffer;
+  /** Whether the client sent it. */
   readonly clientToServer: boolean;
+  /** Which frame of the connection this is, from 0. */
   readonly index: number;
+  /** Whether its message ends with it. */
   readonly fin: boolean;
+  /** The host's route; null where it has none. */
   readonly routeId: string | null;
+  /** The client's address. */
   readonly clientIp: string;
 }
 
@@ -161,32 +196,49 @@ export type GuardrailCheck = (typeof CHECKS)[number];
 
 /** A text for or from a language model. */
 export interface Guardrail {
+  /** The request that it belongs to. */
   readonly correlationId: string;
+  /** What to look for. */
   readonly inspectionType: GuardrailCheck;
+  /** The text. */
   readonly content: string;
+  /** The model that it is for or from; null where that is not known. */
   readonly model: string | null;
+  /** What to look for in particular; empty for everything. */
   readonly categories: readonly string[];
+  /** The host's route; null where it has none. */
   readonly routeId: string | null;
+  /** What else the host says of it. */
   readonly metadata: ReadonlyMap<string, string>;
 }
 
 /** The agent's configuration. Whatever is not an allow refuses it. */
 export interface Configure {
+  /** The request that it belongs to. */
   readonly correlationId: string;
   /** Anything that JSON can say. */
   readonly config: unknown;
+  /** The version of this configuration; null where it has none. */
   readonly configVersion: string | null;
 }
 
 /** What each kind of event is. */
 export interface EventMap {
+  /** The head of a request. */
   requestHeaders: RequestHeaders;
+  /** A chunk of a request's body. */
   requestBody: BodyChunk;
+  /** The head of a response. */
   responseHeaders: ResponseHeaders;
+  /** A chunk of a response's body. */
   responseBody: BodyChunk;
+  /** A request has ended. */
   requestComplete: RequestComplete;
+  /** A WebSocket frame. */
   websocketFrame: WebSocketFrame;
+  /** A text for or from a language model. */
   guardrail: Guardrail;
+  /** A new configuration. */
   configure: Configure;
 }
 

@@ -40,6 +40,7 @@ export function isKnownType(code: number): boolean {
 
 /** The other side does not speak the protocol: the connection ends. */
 export class ProtocolError extends Error {
+  /** `ProtocolError`. */
   override readonly name: string = "ProtocolError";
 }
 

@@ -31,10 +31,15 @@ export const DEFAULT_LIMITS: AgentLimits = {
 
 /** The identity, events and limits of an agent. What it can do follows from them. */
 export interface Capabilities {
+  /** What hosts know it by. */
   readonly agentId: string;
+  /** Its name. */
   readonly name: string;
+  /** Its version; empty for none. */
   readonly version: string;
+  /** The events that it has handlers for. */
   readonly events: ReadonlySet<EventKind>;
+  /** Its limits. */
   readonly limits: AgentLimits;
 }
 

@@ -3,8 +3,11 @@
  *
  * An {@link Agent} takes a handler for each event; what the handlers return says whether a request may pass, how its headers and body
  * change, or how it is answered at once. It listens on a Unix socket (`run`, `serve`), connects to its host (`connect`), or serves
- * any stream of bytes (`serveStream`), such as a raw stream of the overlay.
+ * any stream of bytes (`serveStream`), such as a raw stream of the overlay (`onStreams`).
+ *
+ * @packageDocumentation
  */
+
 export { Agent, type AgentOptions, type RegisterOptions, type ServeOptions } from "./agent.js";
 export { DecodeError, type Encoding, type Writable } from "./codec.js";
 export {
@@ -47,6 +50,7 @@ export {
   type WebSocketFrame,
 } from "./events.js";
 export { MAX_FRAME, ProtocolError } from "./frames.js";
+export { onStreams } from "./overlay.js";
 export type { AgentLimits, Capabilities } from "./handshake.js";
 export type {
   ConfigUpdate,

@@ -6,7 +6,9 @@ export type HealthState = "healthy" | "degraded" | "draining" | "unhealthy";
 
 /** The health of an agent. */
 export interface Health {
+  /** What sets it apart from other notices. */
   readonly kind: "health";
+  /** How it is. */
   readonly state: HealthState;
   /** For people. */
   readonly message?: string;
@@ -20,8 +22,11 @@ export interface Health {
 
 /** Pauses the host or lets it go on, for one request or for all. */
 export interface Flow {
+  /** What sets it apart from other notices. */
   readonly kind: "flow";
+  /** Whether to pause or to go on. */
   readonly action: "pause" | "resume";
+  /** The request; absent for all. */
   readonly correlationId?: string;
 }
 
@@ -29,42 +34,61 @@ export interface Flow {
 export interface Metric {
   /** As Prometheus has names. */
   readonly name: string;
+  /** How much it is. */
   readonly value: number;
+  /** What it is, for people. */
   readonly help?: string;
+  /** What tells it from others of its name. */
   readonly labels?: Readonly<Record<string, string>>;
 }
 
 /** A distribution. */
 export interface HistogramMetric {
+  /** As Prometheus has names. */
   readonly name: string;
+  /** Their sum. */
   readonly sum: number;
+  /** How many were counted. */
   readonly count: number;
   /** Cumulative, in ascending order: how many were at most `le`. */
   readonly buckets: readonly { readonly le: number | "+Inf"; readonly count: number }[];
+  /** What it is, for people. */
   readonly help?: string;
+  /** What tells it from others of its name. */
   readonly labels?: Readonly<Record<string, string>>;
 }
 
 /** What an agent counted since its last report. */
 export interface MetricsReport {
+  /** What sets it apart from other notices. */
   readonly kind: "metrics";
+  /** The agent that counted. */
   readonly agentId: string;
   /** Milliseconds since 1970. */
   readonly timestampMs: number;
+  /** How long it counted, in milliseconds. */
   readonly intervalMs: number;
   /** What only grows: whole numbers. */
   readonly counters?: readonly Metric[];
+  /** What goes up and down. */
   readonly gauges?: readonly Metric[];
+  /** Distributions. */
   readonly histograms?: readonly HistogramMetric[];
 }
 
 /** A rule of an agent. */
 export interface RuleDefinition {
+  /** Its id. */
   readonly id: string;
+  /** Which comes first where several match. */
   readonly priority: number;
+  /** The rule itself: anything that JSON can say. */
   readonly definition: Writable;
+  /** Whether it holds. */
   readonly enabled?: boolean;
+  /** What it is for, for people. */
   readonly description?: string;
+  /** Words to find it by. */
   readonly tags?: readonly string[];
 }
 
@@ -88,9 +112,13 @@ export type ConfigUpdateKind =
 
 /** A change of configuration that an agent asks its host for. */
 export interface ConfigUpdate {
+  /** What sets it apart from other notices. */
   readonly kind: "configUpdate";
+  /** What is wanted. */
   readonly updateType: ConfigUpdateKind;
+  /** An id of this wish, which the agent chooses. */
   readonly requestId: string;
+  /** Milliseconds since 1970. */
   readonly timestampMs: number;
 }
 

@@ -35,11 +35,13 @@ import { eventId } from "./salvage.js";
 
 /** What the other side sent is no handshake that this agent can answer. */
 export class HandshakeError extends ProtocolError {
+  /** `HandshakeError`. */
   override readonly name: string = "HandshakeError";
 }
 
 /** The host does not want this agent. */
 export class RefusedError extends Error {
+  /** `RefusedError`. */
   override readonly name: string = "RefusedError";
 }
 

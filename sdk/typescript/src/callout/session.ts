@@ -44,6 +44,7 @@ export type Handlers = { [K in EventKind]?: Handler<K> };
 
 /** The connection did not begin in time. */
 export class HandshakeTimeoutError extends Error {
+  /** `HandshakeTimeoutError`. */
   override readonly name: string = "HandshakeTimeoutError";
 }
 
@@ -51,6 +52,7 @@ export class HandshakeTimeoutError extends Error {
 export interface Host {
   /** What it calls itself. */
   readonly id: string;
+  /** Its version. */
   readonly version: string;
   /** What its handshake brought for this agent. */
   readonly config: unknown;

@@ -1,6 +1,6 @@
 /**
- * Bytes that wait, in order. Large pieces are kept as they are; small ones that come while others wait are copied together, so that a peer that
- * sends a byte at a time cannot make many objects of them.
+ * Bytes that wait to leave, in order. Large pieces are kept as they are; small ones that come while others wait are copied together, so that whoever
+ * writes a byte at a time does not make many objects of them.
  */
 
 /** Pieces shorter than this are copied into a block with others. */
@@ -11,7 +11,7 @@ const BLOCK = 4096;
 
 /** A queue of bytes. */
 export class ByteQueue {
-  readonly #pieces: Buffer[] = [];
+  readonly #pieces: (Buffer | undefined)[] = [];
   #first = 0;
   /** The block that the last piece is the beginning of; undefined where that is no block. */
   #block: Buffer | undefined;
@@ -31,18 +31,12 @@ export class ByteQueue {
   push(bytes: Buffer): void {
     if (bytes.length === 0) return;
     if (bytes.length < SMALL && this.#length > 0) {
-      this.#copy(bytes, 0, bytes.length);
+      this.#copy(bytes);
     } else {
       this.#pieces.push(bytes);
       this.#block = undefined;
       this.#length += bytes.length;
     }
-  }
-
-  /** Adds a copy of bytes. */
-  pushCopy(bytes: Buffer, start: number, end: number): void {
-    if (end - start < SMALL && this.#length > 0) this.#copy(bytes, start, end);
-    else this.push(copyOf(bytes, start, end));
   }
 
   /** Takes the first piece, of at most `most` bytes; undefined where there is none. */
@@ -88,8 +82,9 @@ export class ByteQueue {
     this.#length = 0;
   }
 
-  #copy(bytes: Buffer, start: number, end: number): void {
-    let from = start;
+  #copy(bytes: Buffer): void {
+    const end = bytes.length;
+    let from = 0;
     while (from < end) {
       const last = this.#pieces.length - 1;
       const piece = this.#pieces[last];
@@ -110,6 +105,8 @@ export class ByteQueue {
   }
 
   #forget(): void {
+    // What is gone is held no longer.
+    this.#pieces[this.#first] = undefined;
     this.#first += 1;
     if (this.#first === this.#pieces.length) {
       this.#pieces.length = 0;

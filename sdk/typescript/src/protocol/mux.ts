@@ -34,6 +34,7 @@ import { MuxStream, RecvState, SendState, StopState } from "./mux_stream.js";
 import { WindowPool } from "./mux_window.js";
 import { LEVELS, PriorityShares } from "./priority_shares.js";
 import { Code, codeFromNumber } from "./status.js";
+import { StreamTable } from "./stream_table.js";
 
 export type { ConnectionEnd, MuxOwner } from "./mux_end.js";
 export { MuxError, type MuxRole } from "./mux_frame.js";
@@ -55,9 +56,9 @@ const LONGEST = 4 + MUX_MAX_REASON;
 export class Mux {
   readonly #role: MuxRole;
   readonly #owner: MuxOwner;
-  readonly #streams = new Map<number, MuxStream>();
-  /** Those without a number yet. */
-  readonly #unnumbered = new Set<MuxStream>();
+  readonly #streams = new StreamTable();
+  /** Those without a number yet; each knows its place. */
+  readonly #unnumbered: MuxStream[] = [];
   #ended: ConnectionEnd | undefined;
 
   #nextLocal: number;
@@ -111,7 +112,7 @@ export class Mux {
 
   /** Streams that are not over. */
   get liveStreams(): number {
-    return this.#streams.size + this.#unnumbered.size;
+    return this.#streams.size + this.#unnumbered.length;
   }
 
   /** Bytes that windows take of the pool. */
@@ -127,7 +128,7 @@ export class Mux {
       stream.onLost();
       return;
     }
-    this.#unnumbered.add(stream);
+    stream.place = this.#unnumbered.push(stream) - 1;
     if (this.#openCredit > 0) {
       this.#openCredit -= 1;
     } else {
@@ -255,8 +256,8 @@ export class Mux {
     if (!stream.released || stream.mux !== this) return;
     if (!stream.isOver && !stream.neverWas && this.#ended === undefined) return;
     this.#pool.forget(stream);
-    if (stream.id !== 0) this.#streams.delete(stream.id);
-    else if (this.#unnumbered.delete(stream) && !stream.waiting) this.#allowOpen(1);
+    if (stream.id !== 0) this.#streams.delete(stream);
+    else if (this.#dropUnnumbered(stream) && !stream.waiting) this.#allowOpen(1);
     if (!stream.local) {
       this.#returned += 1;
       if (this.#returned >= this.#remoteCredit) this.#wake();
@@ -284,10 +285,22 @@ export class Mux {
     if (stream.id === 0) {
       stream.id = this.#nextLocal;
       this.#nextLocal += 2;
-      this.#unnumbered.delete(stream);
-      this.#streams.set(stream.id, stream);
+      this.#dropUnnumbered(stream);
+      this.#streams.add(stream);
     }
     return stream.id;
+  }
+
+  #dropUnnumbered(stream: MuxStream): boolean {
+    const { place } = stream;
+    if (place < 0) return false;
+    stream.place = -1;
+    const last = this.#unnumbered.pop();
+    if (last !== undefined && last !== stream) {
+      this.#unnumbered[place] = last;
+      last.place = place;
+    }
+    return true;
   }
 
   #end(why: ConnectionEnd): void {
@@ -297,10 +310,10 @@ export class Mux {
     for (const queue of this.#ready) queue.length = 0;
     this.#waiting = [];
     this.#pongs.length = 0;
-    const all = [...this.#streams.values(), ...this.#unnumbered];
-    this.#streams.clear();
-    this.#unnumbered.clear();
+    const all = [...this.#streams.takeAll(), ...this.#unnumbered];
+    this.#unnumbered.length = 0;
     for (const stream of all) {
+      stream.place = -1;
       stream.queue?.clear();
       stream.onLost();
     }
@@ -465,7 +478,7 @@ export class Mux {
     stream.local = false;
     stream.id = id;
     stream.priority = Math.min(flags >>> 4, LEVELS - 1);
-    this.#streams.set(id, stream);
+    this.#streams.add(stream);
     return stream;
   }
 

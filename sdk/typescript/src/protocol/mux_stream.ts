@@ -28,6 +28,8 @@ export abstract class MuxStream {
 
   /** @internal Kept by the multiplexer, as all that follows. */
   local = true;
+  /** @internal Its place among the streams without a number; -1 where it has one. */
+  place = -1;
   /** @internal It waits until the peer grants a stream. */
   waiting = false;
   /** @internal Its user has let go of it. */

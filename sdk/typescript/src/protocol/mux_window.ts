@@ -1,10 +1,13 @@
 /**
  * How large the receive windows of streams are. Each stream is promised 16 KiB; what goes beyond comes out of a pool of 8 MiB for a connection. A
- * window is set anew each time its reader has taken half of it: four times as large, but no more than 2 MiB, than an equal part of the pool for
+ * window is set anew each time its reader has taken half of it: four times as large, but no more than 1 MiB, than an equal part of the pool for
  * each stream that grew, and than what is left. What was promised is not taken back.
  */
 
 import { MUX_INITIAL_WINDOW, MUX_RECEIVE_POOL, MUX_STREAM_WINDOW } from "./limits.js";
+
+/** The largest window that is given: half of the largest that there may be, which is enough between two programs of one machine. */
+const LARGEST = MUX_STREAM_WINDOW / 2;
 
 /** What a window is counted by. */
 export interface ReceiveWindow {
@@ -31,7 +34,7 @@ export class WindowPool {
     const promised = window.recvCredit + window.unread;
     if (window.recvWindow - Math.min(promised, window.recvWindow) < window.recvWindow >> 1) return 0;
     this.#giveBack(window);
-    const wanted = Math.min(window.recvWindow * 4, MUX_STREAM_WINDOW) - MUX_INITIAL_WINDOW;
+    const wanted = Math.min(window.recvWindow * 4, LARGEST) - MUX_INITIAL_WINDOW;
     const part = Math.floor(MUX_RECEIVE_POOL / (this.#grown + 1));
     const share = Math.min(wanted, part, Math.max(0, MUX_RECEIVE_POOL - this.#used));
     this.#take(window, Math.max(share, promised - MUX_INITIAL_WINDOW, 0));

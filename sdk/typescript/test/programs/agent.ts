@@ -1,4 +1,4 @@
-/** A program that is only an agent: `gate` answers once its caller has sent a second chunk. */
+/** A program that is only an agent: `gate` answers once its caller has sent a second chunk. With `quiet` it says nothing on stderr. */
 
 import { connect } from "../../src/index.js";
 
@@ -10,6 +10,7 @@ await hail.agent("gate", async function* (request) {
   }
   yield "done";
 });
+await hail.agent("latch", () => "");
 console.log("serving");
-await hail.run();
+await hail.run({ quiet: process.argv[2] === "quiet" });
 console.log("left in order");

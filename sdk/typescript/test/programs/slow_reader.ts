@@ -1,15 +1,13 @@
-/** Reads an answer of many bytes more slowly than they are made, and says how much memory that took. */
+/** Reads an answer of many bytes more slowly than they are made, and says how much memory the whole process has had at most, in bytes. */
 
 import { setTimeout as pause } from "node:timers/promises";
 
 import { connect } from "../../src/index.js";
+import { peak } from "./peak.js";
 
 const bytes = Number(process.argv[2]);
 const hail = await connect();
-// The answer to a first call has everything loaded and compiled that a second one needs.
-for await (const chunk of hail.call("flood", String(8 * 1024 * 1024))) if (chunk.length === 0) break;
-const before = process.memoryUsage.rss();
-let most = before;
+const attached = peak();
 let read = 0;
 let due = 0;
 for await (const chunk of hail.call("flood", String(bytes))) {
@@ -18,8 +16,7 @@ for await (const chunk of hail.call("flood", String(bytes))) {
   if (read >= due) {
     due = read + 256 * 1024;
     await pause(1);
-    most = Math.max(most, process.memoryUsage.rss());
   }
 }
-console.log(JSON.stringify({ read, before, most }));
+console.log(JSON.stringify({ moved: read, attached, most: peak() }));
 await hail.close();
