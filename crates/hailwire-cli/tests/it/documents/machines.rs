@@ -110,14 +110,9 @@ pub(super) fn programs(blocks: &[&Block]) -> Result<Programs, String> {
 }
 
 /// Programs that pages use: their names, the variables in which `./x test` names them, and where it installs them.
-const FOREIGN: [(&str, &str, &[&str]); 7] = [
+const FOREIGN: [(&str, &str, &[&str]); 6] = [
     ("envoy", "HAILWIRE_ENVOY", &["peers/envoy-1.40.0/bin/envoy"]),
     ("haproxy", "HAILWIRE_HAPROXY", &["/usr/sbin/haproxy"]),
-    (
-        "tsx",
-        "HAILWIRE_TSX",
-        &["peers/tsx-4.21.0/node_modules/.bin/tsx"],
-    ),
     ("node", "", &[]),
     ("python3", "", &[]),
     ("curl", "", &[]),
