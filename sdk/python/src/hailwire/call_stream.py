@@ -19,7 +19,6 @@ from .protocol.limits import MAX_AFFINITY, MAX_HEADER, MAX_HEADER_FIELDS, MAX_ME
 from .protocol.msgpack import MalformedError, Packed
 from .protocol.mux import MuxStream
 from .protocol.status import OK, Code, Status
-from .serving_context import serving
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -29,10 +28,13 @@ _CUT_SHORT = Status(Code.UNAVAILABLE, "the answer was cut short")
 _LEFT = Status(Code.CANCELLED, "this side left the call")
 
 
+_LONGEST_SHARED = 256
+
+
 class CallHeader:
     """What a call says of itself, checked: all but its deadline, which is written when it is made."""
 
-    __slots__ = ("caller", "fields", "media_type", "method", "priority", "to")
+    __slots__ = ("caller", "fields", "is_shared", "media_type", "method", "priority", "to")
 
     def __init__(
         self,
@@ -56,6 +58,8 @@ class CallHeader:
         self.media_type = type
         self.priority = priority
         self.caller = caller
+        # Whether one object stands for all calls that state the same.
+        self.is_shared = False
         # None where nothing but the attributes is stated, which is encoded faster.
         self.fields: dict[str, Packed] | None = None
         if len(method) > MAX_METHOD // 4 and len(method.encode()) > MAX_METHOD:
@@ -84,11 +88,13 @@ class CallHeader:
         names = ("idempotency_key", "traceparent", "tracestate", "carrier", "durable", "member", "affinity")
         self.fields = {"priority": self.priority, "headers": pairs, **{name: given[name] for name in names}}
 
-    def encode(self, deadline_ms: int | None) -> bytes:
-        """The header's bytes. Raises HailError where they are too many."""
-        caller = self.caller
-        if not caller and (current := serving.get()) is not None:
-            caller = current.agent
+    def opening(self, kind: int, caller: str, deadline_ms: int | None) -> bytes:
+        """The frame that opens the call. Raises HailError where its header has too many bytes."""
+        if self.is_shared:
+            return _known_opening(self, kind, caller, deadline_ms)
+        return self._encode(kind, caller, deadline_ms)
+
+    def _encode(self, kind: int, caller: str, deadline_ms: int | None) -> bytes:
         if self.fields is None:
             data = headers.encode_plain_call(self.to, self.method, caller, self.media_type, deadline_ms)
         else:
@@ -102,13 +108,21 @@ class CallHeader:
             data = headers.encode("call", {**stated, **self.fields})
         if len(data) > MAX_HEADER:
             raise HailError("invalid_argument", f"the call's header has {len(data)} bytes, more than {MAX_HEADER}")
-        return data
+        return frames.frame(kind, data)
 
 
 @functools.lru_cache(maxsize=1024)
 def plain_header(to: str) -> CallHeader:
     """The header of a call that states nothing but where it goes. Nobody changes it."""
-    return CallHeader(to)
+    header = CallHeader(to)
+    header.is_shared = len(to) <= _LONGEST_SHARED
+    return header
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_opening(header: CallHeader, kind: int, caller: str, deadline_ms: int | None) -> bytes:
+    """Openings repeat: most calls state nothing but where they go, and how long they may take."""
+    return header._encode(kind, caller, deadline_ms)
 
 
 class CallStream(MuxStream):
@@ -168,25 +182,20 @@ class CallStream(MuxStream):
         """How the call ended, if it has."""
         return self._ended
 
-    def start(self, kind: int, header: CallHeader, body: bytes, fin: bool, at: float | None, kept: bool = True) -> None:
-        """Writes the opening, and what is there of the body. The deadline is kept here, too, unless it is only told."""
-        connection = self.mux
-        if at is None:
-            encoded = header.encode(None)
-        else:
-            left = at - connection.loop.time()
-            if left <= 0:
-                self._end(_DEADLINE)
-                return
-            encoded = header.encode(int(left * 1000) + 1)
-            if kept:
-                connection.wheel.add(at, left, self)
-        opening = bytes((kind,)) + len(encoded).to_bytes(3, "big") + encoded
+    def expire_at(self, at: float, left: float, kept: bool) -> None:
+        """Gives the call a deadline, which is kept here, too, unless it is only told."""
+        if left <= 0:
+            self._end(_DEADLINE)
+        elif kept:
+            self.mux.wheel.add(at, left, self)
+
+    def start(self, opening: bytes, body: bytes, fin: bool) -> None:
+        """Writes the opening, and what is there of the body. Nothing happens where the time is over already."""
+        if self._ended is not None:
+            return
         size = len(body)
         if size < 16_000:
-            if size:
-                opening += b"\x11" + size.to_bytes(3, "big") + body
-            self.write(opening, fin)
+            self.write(b"".join((opening, b"\x11", size.to_bytes(3, "big"), body)) if size else opening, fin)
             return
         self.write(opening)
         for at_byte in range(0, size, 1 << 20):

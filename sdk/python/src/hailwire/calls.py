@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Generator
+from math import ceil
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -16,7 +17,7 @@ from .convert import to_body, value_of
 from .errors import HailError
 from .protocol import frames
 from .protocol.status import OK
-from .serving_context import serving
+from .serving_context import Serving, serving
 
 if TYPE_CHECKING:
     from .client import Client
@@ -80,38 +81,38 @@ class Call(Coroutine[Any, Any, Answer]):
         self._generator: Generator[Any, Any, Answer] | None = None
         self._entered: AnswerStream | None = None
 
-    def _start(self, whole: bool, at: float | None) -> CallStream:
+    def _start(self, whole: bool, current: Serving | None, at: float | None, now: float) -> CallStream:
         """Opens the stream. Raises HailError where there is no node."""
-        connection = self._client.connection()
-        body = self._body
-        header = self._header
-        stream = CallStream(connection, header.priority, whole, self._limit)
+        body, header = self._body, self._header
+        stream = CallStream(self._client.connection(), header.priority, whole, self._limit)
+        opening = b""
+        if at is None or at > now:
+            caller = header.caller or (current.agent if current is not None else "")
+            # Less than a millisecond is rounded up.
+            left = None if at is None else ceil((at - now) * 1000)
+            opening = header.opening(self._kind, caller, left)
+        if at is not None:
+            stream.expire_at(at, at - now, not self._tell_only)
         if body is None or isinstance(body, (bytes, str, bytearray, memoryview)):
-            stream.start(
-                self._kind,
-                header,
-                b"" if body is None else as_bytes(cast("Chunk", body)),
-                self._kind != frames.STREAM,
-                at,
-                not self._tell_only,
-            )
+            stream.start(opening, b"" if body is None else as_bytes(cast("Chunk", body)), self._kind != frames.STREAM)
         else:
-            stream.start(self._kind, header, b"", False, at, not self._tell_only)
+            stream.start(opening, b"", False)
             if stream.ended is None:
                 stream.start_pump(body)
         return stream
 
-    def _deadline(self) -> float | None:
+    def _deadline(self, current: Serving | None, now: float) -> float | None:
         """When it is over, by the loop's clock: what is left of the call being served, or less."""
-        current = None if self._tell_only else serving.get()
-        inherited = current.deadline if current is not None else None
+        inherited = current.deadline if current is not None and not self._tell_only else None
         if self._timeout is None:
             return inherited
-        at = asyncio.get_running_loop().time() + self._timeout
+        at = now + self._timeout
         return at if inherited is None else min(at, inherited)
 
     def _once(self) -> Generator[Any, Any, Answer]:
-        stream = self._start(True, self._deadline())
+        now = self._client.connection().loop.time()
+        current = serving.get()
+        stream = self._start(True, current, self._deadline(current, now), now)
         future = stream.future
         try:
             result: Answer = yield from future
@@ -122,7 +123,7 @@ class Call(Coroutine[Any, Any, Answer]):
 
     async def _begun(self) -> CallStream:
         """A stream whose answer has begun."""
-        at = self._deadline()
+        at = self._deadline(serving.get(), asyncio.get_running_loop().time())
         if self._retries or self._hedge_after is not None:
             return await attempt_until_begun(
                 self._client, self._start_attempt, self._header, self._body, at, self._retries, self._hedge_after
@@ -130,7 +131,7 @@ class Call(Coroutine[Any, Any, Answer]):
         return await self._start_attempt(at)
 
     async def _start_attempt(self, at: float | None) -> CallStream:
-        stream = self._start(False, at)
+        stream = self._start(False, serving.get(), at, asyncio.get_running_loop().time())
         try:
             await stream.future
         except BaseException:
@@ -385,5 +386,5 @@ class Upload:
 def open_upload(client: Client, to: str, method: str) -> Upload:
     """Opens a call whose body is written by hand. Raises HailError."""
     stream = CallStream(client.connection(), 1, True, DEFAULT_LIMIT)
-    stream.start(frames.CALL, CallHeader(to, method=method), b"", False, None)
+    stream.start(CallHeader(to, method=method).opening(frames.CALL, "", None), b"", False)
     return Upload(stream)

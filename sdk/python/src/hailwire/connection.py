@@ -1,7 +1,7 @@
 """The connection to the node: a Unix socket under the multiplexer, and the control stream.
 
-All that is written in one turn of the event loop leaves in one write. What the socket does not take waits in the
-streams.
+What is written in one turn of the event loop leaves in one write, or in one for each 16 KiB, so that the node works on
+the first of them while the rest is being made. What the socket does not take waits in the streams.
 """
 
 from __future__ import annotations
@@ -159,6 +159,10 @@ class Connection(Multiplexer, asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._paused = False
         self._schedule()
+
+    def handle_much_output(self) -> None:
+        if self.transport is not None and not self._paused and self.ended is None:
+            self.transport.write(self.take_output())
 
     def _schedule(self) -> None:
         if not self._flushing:

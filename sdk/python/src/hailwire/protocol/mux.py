@@ -64,9 +64,13 @@ MAGIC: Final = b"hailmux/"
 VERSION: Final = 1
 _ROLES: Final = {True: b"C", False: b"S"}
 
+OUTPUT_SOON: Final = 16_384
+"""DATA from which on it is worth a write of its own: whoever is behind works on it while the rest is being made."""
+
 OUTPUT_HIGH: Final = 131_072
 """DATA that is handed out before streams wait for it to be written."""
 
+_NO_BOUND: Final = 1 << 62
 _SHARES: Final = (3, 9, 24, 64)
 
 
@@ -302,8 +306,13 @@ class Multiplexer:
         out.append(header)
         out.append(data)
         self._out_data += len(data)
-        if self._out_data >= OUTPUT_HIGH:
-            self.blocked = True
+        if self._out_data >= OUTPUT_SOON:
+            self.handle_much_output()
+            if self._out_data >= OUTPUT_HIGH:
+                self.blocked = True
+
+    def handle_much_output(self) -> None:
+        """OUTPUT_SOON bytes of DATA, or more, wait to be taken."""
 
     def control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         """Hands out a frame other than DATA."""
@@ -351,7 +360,8 @@ class Multiplexer:
         if stream._waits:
             return
         if not self.blocked:
-            self._drain(stream, OUTPUT_HIGH)
+            # Nobody else waits, so it goes on until it has no credit or this side is blocked.
+            self._drain(stream, _NO_BOUND)
         if stream._queue or stream._fin_waits:
             self._line_up(stream)
 
