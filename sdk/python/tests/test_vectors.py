@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hailwire.protocol import frames, headers, mux, records
+from hailwire.protocol.keys import is_key, key_bytes, key_text
 from hailwire.protocol.msgpack import MalformedError, pack, unpack
 from hailwire.protocol.status import Code
 
@@ -30,15 +31,8 @@ def topic_fields(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         if "body" in fields:
             fields["body"] = fields["body"].encode()
         if "node" in fields:
-            fields["node"] = decode_key(fields["node"])
+            fields["node"] = key_bytes(fields["node"])
     return fields
-
-
-def decode_key(text: str) -> bytes:
-    number = 0
-    for character in text:
-        number = number << 5 | "ybndrfg8ejkmcpqxot1uwisza345h769".index(character)
-    return (number >> 4).to_bytes(32, "big")
 
 
 HEADERS = [(name, one) for name in ("headers", "status", "topics") for one in load(name)["vectors"]]
@@ -101,6 +95,19 @@ def test_a_remembered_header_is_read_as_it_would_be_alone() -> None:
         if vector[1]["type"] == "call":
             data = bytes.fromhex(vector[1]["bytes"])
             assert headers.decode_call(data) == headers.decode_call(data) == headers.decode("call", data)
+
+
+def test_keys_are_those_of_the_file() -> None:
+    file = load("addresses")
+    for one in file["keys"]:
+        assert is_key(one["text"])
+        assert key_text(bytes.fromhex(one["bytes"])) == one["text"]
+        assert key_bytes(one["text"]).hex() == one["bytes"]
+    for one in file["refused"]:
+        if one["kind"] == "node_id":
+            assert not is_key(one["text"]), one["name"]
+        if one["kind"] == "agent":
+            assert not headers.is_name(one["text"]), one["name"]
 
 
 def test_the_codes_are_those_of_the_file() -> None:

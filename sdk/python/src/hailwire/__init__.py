@@ -29,9 +29,10 @@ from .client import Client, ServeHandle, connect
 from .connection import VERSION as __version__
 from .errors import HailError
 from .messages import content
+from .protocol.keys import key_bytes, key_text
 from .protocol.status import Code, Status
 from .requests import Caller, Request, Response
-from .state import StateValue, key_bytes
+from .state import StateValue
 from .topics import Away, Missed, Publisher, Reached, Settled, Subscription, TopicEvent, TopicMessage
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ = [
     "connect",
     "content",
     "key_bytes",
+    "key_text",
 ]

@@ -12,6 +12,7 @@ from .answers import Pairs
 from .convert import value_of
 from .errors import HailError
 from .protocol import frames, headers
+from .protocol.keys import is_key
 from .protocol.limits import MAX_SEND_BODY
 from .protocol.msgpack import MalformedError
 
@@ -173,11 +174,3 @@ def read_caller(text: str) -> Caller:
     if not is_key(key):
         raise MalformedError(f"`{key}` is no node's key")
     return Caller(agent, key)
-
-
-_KEY_DIGITS = "ybndrfg8ejkmcpqxot1uwisza345h769"
-
-
-def is_key(text: str) -> bool:
-    """Whether this is a node's key: 32 bytes in 52 characters of z-base-32, of which the last says one bit."""
-    return len(text) == 52 and all(digit in _KEY_DIGITS for digit in text) and text[-1] in "yo"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .admin import PublishReceipt
 from .errors import HailError
+from .protocol.keys import key_bytes
 from .topics import Away, Settled, TopicMessage
 
 if TYPE_CHECKING:
@@ -111,11 +112,3 @@ class State:
                     yield StateValue(
                         key, event.body, event.type, event.kept, event.node, event.publisher, event.at_ms, event.deleted
                     )
-
-
-def key_bytes(text: str) -> bytes:
-    """The 32 bytes of a node's key in text."""
-    number = 0
-    for digit in text:
-        number = number << 5 | "ybndrfg8ejkmcpqxot1uwisza345h769".index(digit)
-    return (number >> 4).to_bytes(32, "big")

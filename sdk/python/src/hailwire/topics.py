@@ -15,19 +15,12 @@ from .bodies import DEFAULT_LIMIT
 from .calls import AnswerStream, Upload, open_upload
 from .convert import to_bytes
 from .errors import HailError
+from .protocol.keys import key_text
 from .protocol.msgpack import MalformedError, Unpacked
 from .protocol.records import RecordReader, encode_message
 
 if TYPE_CHECKING:
     from .client import Client
-
-_DIGITS = "ybndrfg8ejkmcpqxot1uwisza345h769"
-
-
-def key_text(key: bytes) -> str:
-    """A node's key as text: z-base-32, 52 characters."""
-    number = int.from_bytes(key, "big") << 4
-    return "".join(_DIGITS[number >> 5 * at & 31] for at in range(51, -1, -1))
 
 
 @dataclass(frozen=True, slots=True)
