@@ -167,8 +167,11 @@ class ServedStream(MuxStream):
         if kind == frames.STREAM:
             self.write(b"\x10\x00\x00\x01\x80")
         request = Request(self, kind, fields, caller)
-        self._task = connection.create_task(self._serve(agent, request))
-        connection.owner.tasks.add(self._task)
+        task = connection.create_task(self._serve(agent, request))
+        # One that was begun at once may have ended at once.
+        if not task.done():
+            self._task = task
+            connection.owner.tasks.add(task)
 
     def _set_deadline(self, deadline_ms: Unpacked) -> None:
         connection = self.mux
@@ -248,7 +251,6 @@ class ServedStream(MuxStream):
 
     async def _serve(self, agent: Agent, request: Request) -> None:
         serving.set(Serving(agent.name, self.deadline))
-        task = self._task
         try:
             shape = agent.handler_of(request.method)
             if shape.is_plain and self._whole is not None:
@@ -275,6 +277,7 @@ class ServedStream(MuxStream):
             log.exception("the handler of `%s` failed", agent.name)
             self.end(Status(Code.INTERNAL, f"the handler failed: {type(error).__name__}"))
         finally:
+            task = asyncio.current_task()
             if task is not None:
                 self.mux.owner.tasks.discard(task)
 
