@@ -4,7 +4,7 @@
 
 import { createHash } from "node:crypto";
 
-import { type CallOptions, type Client, connect, HailError, type HeaderField, Reply, type Request, type Serving, type TopicEvent } from "../src/index.js";
+import { CODE_NAMES, type CallOptions, type Client, connect, HailError, type HeaderField, Reply, type Request, type Serving, type TopicEvent } from "../src/index.js";
 
 interface Wanted {
   readonly kind?: "call" | "send" | "stream";
@@ -105,26 +105,6 @@ interface Produced {
   readonly status?: { code: number; message?: string; hint?: string; details?: string; retry_after_ms?: number };
 }
 
-const CODES = [
-  "ok",
-  "cancelled",
-  "unknown",
-  "invalid_argument",
-  "deadline_exceeded",
-  "not_found",
-  "already_exists",
-  "permission_denied",
-  "resource_exhausted",
-  "failed_precondition",
-  "aborted",
-  "out_of_range",
-  "unimplemented",
-  "internal",
-  "unavailable",
-  "data_loss",
-  "unauthenticated",
-] as const;
-
 async function produce(request: Request): Promise<Reply> {
   const wanted = (await request.json()) as Produced;
   async function* chunks(): AsyncGenerator<Buffer> {
@@ -134,7 +114,7 @@ async function produce(request: Request): Promise<Reply> {
     }
     const status = wanted.status;
     if (status !== undefined && status.code !== 0) {
-      throw new HailError(CODES[status.code] ?? "unknown", status.message ?? "", {
+      throw new HailError(CODE_NAMES[status.code] ?? "unknown", status.message ?? "", {
         hint: status.hint ?? "",
         details: status.details ?? "",
         retryAfterMs: status.retry_after_ms ?? 0,

@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from .bodies import is_chunk
+from .bodies import CHUNK_TYPES
 from .errors import HailError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def attempt_until_begun(
         )
     if header.fields["durable"]:
         raise HailError("invalid_argument", "a durable message is not made again: its node does that")
-    if body is not None and not is_chunk(body):
+    if body is not None and not isinstance(body, CHUNK_TYPES):
         raise HailError("invalid_argument", "only a call whose body is there whole may be made again")
     most = min(max(retries, 1 if hedge_after is not None else 0), MAX_FURTHER_ATTEMPTS)
     client.retry_budget.add_call()

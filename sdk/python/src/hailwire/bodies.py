@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from .errors import HailError
 from .protocol.mux import MuxStream
@@ -18,13 +18,9 @@ WRITE_AHEAD = 65_536
 """Bytes of a stream that may wait before its writer does."""
 
 Chunk: TypeAlias = "bytes | bytearray | memoryview | str"
+CHUNK_TYPES: Final = (bytes, str, bytearray, memoryview)
 Body: TypeAlias = "Chunk | Iterable[Chunk] | AsyncIterable[Chunk] | None"
 """What may be sent: bytes, text (in UTF-8), or chunks of either as they come."""
-
-
-def is_chunk(body: Body) -> bool:
-    """Whether a body is there whole."""
-    return isinstance(body, (bytes, str, bytearray, memoryview))
 
 
 def as_bytes(chunk: Chunk) -> bytes:

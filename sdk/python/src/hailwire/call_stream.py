@@ -18,12 +18,11 @@ from .protocol import frames, headers
 from .protocol.limits import MAX_AFFINITY, MAX_HEADER, MAX_HEADER_FIELDS, MAX_METHOD
 from .protocol.msgpack import MalformedError, Packed
 from .protocol.mux import MuxStream
-from .protocol.status import OK, Code, Status
+from .protocol.status import OK, OUT_OF_TIME, Code, Status
 
 if TYPE_CHECKING:
     from .connection import Connection
 
-_DEADLINE = Status(Code.DEADLINE_EXCEEDED, "the time for the call has run out")
 _CUT_SHORT = Status(Code.UNAVAILABLE, "the answer was cut short")
 _LEFT = Status(Code.CANCELLED, "this side left the call")
 
@@ -185,7 +184,7 @@ class CallStream(MuxStream):
     def expire_at(self, at: float, left: float, kept: bool) -> None:
         """Gives the call a deadline, which is kept here, too, unless it is only told."""
         if left <= 0:
-            self._end(_DEADLINE)
+            self._end(OUT_OF_TIME)
         elif kept:
             self.mux.wheel.add(at, left, self)
 
@@ -194,14 +193,12 @@ class CallStream(MuxStream):
         if self._ended is not None:
             return
         size = len(body)
-        if size < 16_000:
-            self.write(b"".join((opening, b"\x11", size.to_bytes(3, "big"), body)) if size else opening, fin)
+        if size <= frames.SMALL_BODY:
+            self.write(b"".join((opening, frames.DATA_KIND, size.to_bytes(3, "big"), body)) if size else opening, fin)
             return
         self.write(opening)
-        for at_byte in range(0, size, 1 << 20):
-            part = body[at_byte : at_byte + (1 << 20)]
-            self.write(b"\x11" + len(part).to_bytes(3, "big"))
-            self.write(part)
+        for data in frames.data_frames(body):
+            self.write(data)
         if fin:
             self.finish()
 
@@ -242,8 +239,9 @@ class CallStream(MuxStream):
             pass
         except Exception as error:
             self.reset(Code.ABORTED)
-            self.stop(Code.CANCELLED)
-            self._fail(error)
+            if not self._future.done():
+                self._future.set_exception(error)
+            self._end(Status(Code.ABORTED, f"the body failed: {error!r}"))
 
     def start_pump(self, body: AsyncIterable[Chunk] | Iterable[Chunk]) -> None:
         """Begins to write a body beside the call."""
@@ -253,7 +251,7 @@ class CallStream(MuxStream):
 
     def handle_data(self, data: bytes, fin: bool) -> None:
         if self._ended is not None:
-            return None
+            return
         if fin and self._reader is None and self._parts is not None and data[-4:] == frames.END_OK:
             # Nearly every answer is small, whole, and one DATA frame without a head.
             if len(data) == 4:
@@ -270,12 +268,8 @@ class CallStream(MuxStream):
             self.mux.wheel.remove(self)
         if not self._send_done:
             self._stop_writing()
-        future = self._future
-        if not future.done():
-            if self._head is None:
-                future.set_result(Answer(body))
-            else:
-                future.set_result(Answer(body, *self._head))
+        if not self._future.done():
+            self._future.set_result(Answer(body))
 
     def _read(self, data: bytes, fin: bool) -> None:
         if self._reader is None:
@@ -358,12 +352,6 @@ class CallStream(MuxStream):
             self._pump.cancel()
             self._pump = None
 
-    def _fail(self, error: Exception) -> None:
-        """The caller's own body failed."""
-        if not self._future.done():
-            self._future.set_exception(error)
-        self._end(Status(Code.ABORTED, f"the body failed: {error!r}"))
-
     def give_up(self) -> None:
         """The caller wants it no more."""
         if self._ended is None:
@@ -374,8 +362,8 @@ class CallStream(MuxStream):
 
     def handle_expired(self) -> None:
         if self._chunks is not None:
-            self._chunks.fail(_DEADLINE)
-        self._end(_DEADLINE)
+            self._chunks.fail(OUT_OF_TIME)
+        self._end(OUT_OF_TIME)
 
     def handle_reset(self, code: int) -> None:
         if code in (Code.OK, Code.CANCELLED):

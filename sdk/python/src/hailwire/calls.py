@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from .answers import Answer, Pairs
 from .attempts import attempt_until_begun
-from .bodies import DEFAULT_LIMIT, Body, Chunk, as_bytes, too_long
+from .bodies import CHUNK_TYPES, DEFAULT_LIMIT, Body, Chunk, as_bytes, too_long
 from .call_stream import CallHeader, CallStream, plain_header
 from .convert import to_body, value_of
 from .errors import HailError
@@ -93,7 +93,7 @@ class Call(Coroutine[Any, Any, Answer]):
             opening = header.opening(self._kind, caller, left)
         if at is not None:
             stream.expire_at(at, at - now, not self._tell_only)
-        if body is None or isinstance(body, (bytes, str, bytearray, memoryview)):
+        if body is None or isinstance(body, CHUNK_TYPES):
             stream.start(opening, b"" if body is None else as_bytes(cast("Chunk", body)), self._kind != frames.STREAM)
         else:
             stream.start(opening, b"", False)
@@ -187,7 +187,7 @@ class Call(Coroutine[Any, Any, Answer]):
 class AnswerStream:
     """An answer as it comes. Leaving it before its end, or dropping it, cancels the call."""
 
-    __slots__ = ("__weakref__", "_call", "_limit", "_loop", "_stream")
+    __slots__ = ("__weakref__", "_call", "_limit", "_stream")
 
     def __init__(self, call: Call) -> None:
         self._call: Call | None = call

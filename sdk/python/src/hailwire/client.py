@@ -40,7 +40,6 @@ log = logging.getLogger("hailwire")
 DRAIN_PATIENCE = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _REGISTER_PAUSE = 1.0
-_ADMIN_LIMIT = 64 << 20
 
 
 class ServeHandle:
@@ -444,7 +443,7 @@ class Client(Topics, State, Messages):
     async def admin(self, method: str, request: object = None, *, timeout: float | None = None) -> Any:
         """Asks the node itself: a method of docs/reference/json.md, and its JSON. Raises HailError."""
         body = json.dumps({} if request is None else request)
-        answer = await self.call("node", body, method=method, timeout=timeout, limit=_ADMIN_LIMIT)
+        answer = await self.call("node", body, method=method, timeout=timeout)
         return answer.json()
 
     async def status(self) -> NodeStatus:

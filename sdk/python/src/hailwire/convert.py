@@ -15,14 +15,14 @@ import typing
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from .bodies import Body
+from .bodies import CHUNK_TYPES, Body, as_bytes
 
 T = TypeVar("T")
 
 
 def to_body(value: object) -> Body:
     """What is sent for a value: chunks as they are, everything else as `to_bytes` has it."""
-    if value is None or isinstance(value, (bytes, str, bytearray, memoryview)):
+    if value is None or isinstance(value, CHUNK_TYPES):
         return value
     if isinstance(value, AsyncIterable):
         return cast("AsyncIterable[bytes]", value)
@@ -35,18 +35,14 @@ def to_bytes(value: object) -> bytes:
     """A value as a body. Raises TypeError for one that JSON has no form for."""
     if value is None:
         return b""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
+    if isinstance(value, CHUNK_TYPES):
+        return as_bytes(value)
     return json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def is_json(value: object) -> bool:
     """Whether a value travels as JSON."""
-    return not (value is None or isinstance(value, (bytes, str, bytearray, memoryview)))
+    return not (value is None or isinstance(value, CHUNK_TYPES))
 
 
 def _plain(value: object) -> object:

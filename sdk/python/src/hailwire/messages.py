@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -163,6 +162,4 @@ class Messages:
         await self._ask("task.progress", report)
 
     async def _ask(self, method: str, request: object) -> Any:
-        client = cast("Client", self)
-        answer = await client.call("node", json.dumps(request), method=method)
-        return answer.json()
+        return await cast("Client", self).admin(method, request)

@@ -15,7 +15,7 @@ from .protocol import frames, headers
 from .protocol.limits import MAX_HEADER, MAX_HEADER_FIELDS, MAX_SEND_BODY
 from .protocol.msgpack import MalformedError, Unpacked
 from .protocol.mux import MuxStream
-from .protocol.status import OK, Code, Status
+from .protocol.status import OK, OUT_OF_TIME, Code, Status
 from .requests import KINDS, Request, Response, read_caller
 from .serving_context import Serving, serving
 
@@ -26,7 +26,6 @@ log = logging.getLogger("hailwire")
 
 OPENING_PATIENCE = 10.0
 REFUSAL_LINGER = 1.0
-_DEADLINE = Status(Code.DEADLINE_EXCEEDED, "the time for the call has run out")
 
 
 class ServedStream(MuxStream):
@@ -181,7 +180,7 @@ class ServedStream(MuxStream):
             left = min(deadline_ms, 1 << 35) / 1000
             self.deadline = connection.loop.time() + left
             if deadline_ms == 0:
-                self.refuse(_DEADLINE)
+                self.refuse(OUT_OF_TIME)
                 return
             connection.wheel.add(self.deadline, left, self)
 
@@ -194,14 +193,14 @@ class ServedStream(MuxStream):
             self.stop(Code.OK)
             return
         self._cancel_task()
-        self.chunks.fail(_DEADLINE)
+        self.chunks.fail(OUT_OF_TIME)
         if self.queued:
             # Inside a frame only a reset can follow.
             self._ended = True
             self.reset(Code.DEADLINE_EXCEEDED)
             self.stop(Code.OK)
         else:
-            self.end(_DEADLINE)
+            self.end(OUT_OF_TIME)
 
     def handle_reset(self, code: int) -> None:
         status = Status(Code.CANCELLED if code in (0, 1) else Code.of(code), "the caller gave up")
@@ -256,8 +255,8 @@ class ServedStream(MuxStream):
             if shape.is_plain and self._whole is not None:
                 body, self._whole = self._whole, None
                 value = await shape.call(body)
-                if type(value) is bytes and 0 < len(value) <= 16_000 and self.kind == frames.CALL:
-                    self._finish(b"\x11" + len(value).to_bytes(3, "big") + value + frames.END_OK)
+                if type(value) is bytes and 0 < len(value) <= frames.SMALL_BODY and self.kind == frames.CALL:
+                    self._finish(frames.DATA_KIND + len(value).to_bytes(3, "big") + value + frames.END_OK)
                 else:
                     await self._answer(value)
                 return
@@ -296,19 +295,18 @@ class ServedStream(MuxStream):
             if not media_type and is_json(value):
                 media_type = "application/json"
         head = self._head(media_type, pairs)
-        size = len(body)
         if self.kind == frames.SEND or self._ended:
             self.end(OK)
-        elif size <= 16_000:
-            data = b"\x11" + size.to_bytes(3, "big") + body if size else b""
-            self._finish(head + data + frames.END_OK)
+        elif len(body) <= frames.SMALL_BODY:
+            self._finish(b"".join((head, *frames.data_frames(body), frames.END_OK)))
         else:
-            self.write(head)
+            if head:
+                self.write(head)
             gate = self.gate
-            for at in range(0, size, 1 << 20):
-                part = body[at : at + (1 << 20)]
-                self.write(b"\x11" + len(part).to_bytes(3, "big"))
-                self.write(part)
+            for at in range(0, len(body), frames.LARGE_FRAME):
+                for data in frames.data_frames(body[at : at + frames.LARGE_FRAME]):
+                    self.write(data)
+                # Between frames alone: the deadline may pass meanwhile, and END cannot follow inside one.
                 await gate.wait(self)
             self._finish(frames.END_OK)
 

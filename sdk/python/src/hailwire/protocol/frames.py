@@ -6,9 +6,10 @@ header.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from .limits import MAX_FRAME_PAYLOAD, MAX_HEADER
+from .limits import MAX_HEADER
 
 HELLO: Final = 0x01
 CALL: Final = 0x02
@@ -42,7 +43,12 @@ KINDS: Final = {
 """Every kind by its name."""
 _KNOWN: Final = frozenset(KINDS.values())
 
+DATA_KIND: Final = b"\x11"
 END_OK: Final = b"\x12\x00\x00\x00"
+
+SMALL_BODY: Final = 16_000
+"""Bytes of a body that leaves in one write with all that stands around it: one frame of the multiplexer takes both."""
+LARGE_FRAME: Final = 1 << 20
 
 
 class FrameError(ValueError):
@@ -68,11 +74,17 @@ def frame(kind: int, payload: bytes) -> bytes:
     return bytes((kind,)) + len(payload).to_bytes(3, "big") + payload
 
 
-def data_frames(body: bytes) -> list[bytes]:
-    """A body as DATA frames; none for an empty one."""
-    if len(body) <= MAX_FRAME_PAYLOAD:
-        return [frame(DATA, body)] if body else []
-    return [frame(DATA, body[at : at + MAX_FRAME_PAYLOAD]) for at in range(0, len(body), MAX_FRAME_PAYLOAD)]
+def data_frames(body: bytes) -> Iterator[bytes]:
+    """A body as DATA frames, none for an empty one: a small one in one piece, of a large one each prefix and what
+    follows it apart, since joining them would copy it.
+    """
+    if 0 < len(body) <= SMALL_BODY:
+        yield frame(DATA, body)
+        return
+    for at in range(0, len(body), LARGE_FRAME):
+        part = body[at : at + LARGE_FRAME]
+        yield DATA_KIND + len(part).to_bytes(3, "big")
+        yield part
 
 
 class FrameReader:

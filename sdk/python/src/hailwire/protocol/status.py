@@ -60,6 +60,7 @@ class Status:
 
 
 OK = Status(Code.OK)
+OUT_OF_TIME = Status(Code.DEADLINE_EXCEEDED, "the time for the call has run out")
 
 
 def cut(text: str, most: int) -> str:
